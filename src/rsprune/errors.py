@@ -1,0 +1,38 @@
+"""The errors rsprune raises, and the one warning category it uses."""
+
+from __future__ import annotations
+
+
+class RsPruneError(Exception):
+    """Base of every error raised by rsprune on purpose."""
+
+
+class InvalidParameterError(RsPruneError, ValueError):
+    """A hyper-parameter, option or argument outside its allowed range.
+
+    The message names the owner, the parameter, the allowed range, the value received and a remedy.
+    """
+
+    def __init__(
+        self, owner: str, name: str, allowed: str, value: object, remedy: str = ""
+    ) -> None:
+        self.owner, self.name, self.allowed, self.value, self.remedy = (
+            owner,
+            name,
+            allowed,
+            value,
+            remedy,
+        )
+        message = f"The '{name}' parameter of {owner} must be {allowed}. Got {value!r} instead."
+        super().__init__(f"{message} {remedy}".rstrip())
+
+    def __reduce__(self) -> tuple[type, tuple[object, ...]]:
+        return type(self), (self.owner, self.name, self.allowed, self.value, self.remedy)
+
+
+class GradientError(RsPruneError, ValueError):
+    """A gradient that cannot be used: sparse, complex, or (on request) NaN or infinite."""
+
+
+class RsPruneWarning(UserWarning):
+    """Something that runs but will probably not do what was meant."""

@@ -1,0 +1,78 @@
+"""Splits a model's parameters into those that become sparse and those that do not."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from torch import nn
+from torch.nn.modules.conv import _ConvNd
+
+from rsprune.errors import InvalidParameterError
+from rsprune.optim._checks import check_number
+
+# The parameters of a module that multiply its input.
+_WEIGHTS: tuple[tuple[type[nn.Module], tuple[str, ...]], ...] = (
+    (_ConvNd, ("weight",)),
+    (nn.Linear, ("weight",)),
+    (
+        nn.MultiheadAttention,
+        ("in_proj_weight", "q_proj_weight", "k_proj_weight", "v_proj_weight"),
+    ),
+)
+
+
+def layer_weights(model: nn.Module) -> dict[str, nn.Parameter]:
+    """The weights of the convolution and linear layers of ``model`` by name, each once."""
+    found: dict[str, nn.Parameter] = {}
+    seen: set[nn.Parameter] = set()
+    for prefix, module in model.named_modules():
+        for kind, names in _WEIGHTS:
+            for name in names if isinstance(module, kind) else ():
+                weight = module._parameters.get(name)
+                if weight is not None and weight not in seen:
+                    seen.add(weight)
+                    found[f"{prefix}.{name}" if prefix else name] = weight
+    return found
+
+
+def param_groups(
+    model: nn.Module,
+    *,
+    lam: float,
+    weight_decay: float | None = None,
+    exclude: Callable[[str, nn.Parameter], bool] | None = None,
+) -> list[dict[str, Any]]:
+    """Parameter groups for a sparse optimizer.
+
+    The weights of convolution and linear layers get the penalty ``lam``; all other parameters
+    (biases, norms, embeddings) get ``lam=0`` and, if given, ``weight_decay``.
+
+    Args:
+        model: any module.
+        lam: the penalty of the regularised weights.
+        weight_decay: the decay of the other parameters; None leaves it to the optimizer.
+        exclude: called with the name and the parameter of each weight; True keeps the penalty off
+            it, e.g. ``lambda name, p: name.startswith("head.")``.
+    """
+    check_number("param_groups", "lam", lam, low=0)
+    if weight_decay is not None:
+        check_number("param_groups", "weight_decay", weight_decay, low=0)
+    sparse = [
+        weight
+        for name, weight in layer_weights(model).items()
+        if exclude is None or not exclude(name, weight)
+    ]
+    if not sparse:
+        raise InvalidParameterError(
+            "param_groups", "model", "a module with convolution or linear weights to regularise",
+            type(model).__name__, "Check the model and the 'exclude' filter.",
+        )  # fmt: skip
+    regularised = set(sparse)
+    others = [p for p in model.parameters() if p not in regularised]
+    groups: list[dict[str, Any]] = [{"params": sparse, "lam": lam}]
+    if others:
+        groups.append({"params": others, "lam": 0.0})
+        if weight_decay is not None:
+            groups[-1]["weight_decay"] = weight_decay
+    return groups

@@ -1,0 +1,125 @@
+"""Prox-SVRG: proximal stochastic variance-reduced gradient for an l1 penalty (SPEC section 1).
+
+Xiao and Zhang, "A Proximal Stochastic Gradient Method with Progressive Variance Reduction".
+
+    v = g(w) - g(w_ref) + full(w_ref);   w <- soft(w - a v, a lam)
+
+Departure: the last iterate is kept, not the average of iterates, which is dense.
+"""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from rsprune.errors import RsPruneError, RsPruneWarning
+from rsprune.optim.prox_sg import ProxSG
+
+
+class ProxSVRG(ProxSG):
+    r"""Proximal SVRG on ``f(w) + lam ||w||_1``; takes the same arguments as :class:`ProxSG`.
+
+    Call :meth:`snapshot` at the start of every outer iteration (usually an epoch), then
+    ``step(closure)`` for every batch::
+
+        for epoch in range(epochs):
+            opt.snapshot(full_loss)          # zeroes, computes the mean loss of ALL data, backward
+            for batch in loader:
+                opt.step(lambda: batch_loss(batch))
+
+    Each step calls its closure twice, at the weights and at the reference point, with the same
+    random numbers (dropout masks, augmentation). A closure that changes buffers, as batch norm
+    does, changes them twice. The steps of all groups are variance-reduced. State: the reference
+    point and its full gradient, besides the momentum buffer, if any. Before the first snapshot a
+    step is Prox-SG's.
+    """
+
+    def snapshot(self, full_closure: Callable[[], Any]) -> Any:
+        """Make the present weights the reference point.
+
+        ``full_closure`` clears the gradients, runs the whole data set, and leaves the gradient of
+        its mean loss in ``.grad``; what it returns is returned. The gradients are cleared after.
+        """
+        with torch.enable_grad():
+            loss = full_closure()
+        self._check_gradients()
+        for param in self._all_params():
+            if param.grad is not None:
+                self.state[param]["reference"] = param.detach().clone()
+                self.state[param]["full_grad"] = param.grad.detach().clone()
+                param.grad = None
+        return loss
+
+    @torch.no_grad()
+    def step(self, closure: Callable[[], float] | None = None) -> float | None:  # type: ignore[override]
+        """Take one step on the batch that ``closure`` computes; return its loss."""
+        held = [p for p in self._all_params() if "reference" in self.state.get(p, {})]
+        if not held:
+            _warn_no_snapshot(self._owner)
+            return super().step(closure)
+        if closure is None:
+            raise RsPruneError(
+                f"{self._owner}.step needs a closure after snapshot(): it computes the batch's "
+                "gradient at two points. Pass a function that clears the gradients, computes the "
+                "loss, calls backward and returns the loss."
+            )
+        before = _random_state()
+        with torch.enable_grad():
+            loss = closure()
+        after = _random_state()
+        grads = {p: p.grad for p in self._all_params()}
+        reference_grads = self._gradients_at_reference(held, closure, before)
+        _set_random_state(after)
+        for param, grad in grads.items():
+            param.grad = grad
+            if grad is not None and reference_grads.get(param) is not None:
+                param.grad = grad - reference_grads[param] + self.state[param]["full_grad"]
+        try:
+            self._step_on_gradients()
+        finally:
+            for param, grad in grads.items():
+                param.grad = grad
+        return loss
+
+    def _gradients_at_reference(
+        self, held: list[Tensor], closure: Callable[[], float], random_state: list[Any]
+    ) -> dict[Tensor, Tensor | None]:
+        weights = [p.detach().clone() for p in held]
+        try:
+            for param in held:
+                param.copy_(self.state[param]["reference"])
+                param.grad = None
+            _set_random_state(random_state)
+            with torch.enable_grad():
+                closure()
+            return {p: p.grad for p in held}
+        finally:
+            for param, weight in zip(held, weights, strict=True):
+                param.copy_(weight)
+
+    def _all_params(self) -> list[Tensor]:
+        return [p for group in self.param_groups for p in group["params"]]
+
+
+def _random_state() -> list[Any]:
+    cuda = torch.cuda.get_rng_state_all() if torch.cuda.is_available() else []
+    return [torch.get_rng_state(), cuda]
+
+
+def _set_random_state(state: list[Any]) -> None:
+    torch.set_rng_state(state[0])
+    if state[1]:
+        torch.cuda.set_rng_state_all(state[1])
+
+
+def _warn_no_snapshot(owner: str) -> None:
+    warnings.warn(
+        f"{owner}.step without a snapshot is a Prox-SG step. Call snapshot(full_closure) at the "
+        "start of every epoch.",
+        RsPruneWarning,
+        stacklevel=3,
+    )

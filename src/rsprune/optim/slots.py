@@ -1,0 +1,132 @@
+"""Which group each slice of a parameter belongs to, for group-sparse optimizers.
+
+A group is a set of slots ``(parameter, dim, index)``: the slice of the parameter at ``index`` along
+``dim``. Groups may span several parameters (a filter, its bias, its batch norm). Two groups may not
+share an element; hence the slots of one parameter all lie along one dimension.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from rsprune.errors import InvalidParameterError
+
+Slot = tuple[Tensor, int, int]
+Groups = Iterable[Iterable[Slot]]
+GroupSource = Groups | Callable[[list[Tensor]], Groups]
+Membership = tuple[int, Tensor]  # a parameter's dim, and the group of every index along it
+
+
+def memberships(
+    owner: str, params: Sequence[Tensor], groups: Groups | None
+) -> tuple[list[Membership], int]:
+    """The membership of every parameter and the number of groups.
+
+    None stands for one group per output filter, that is per index along dim 0. Indices in no group
+    get the number of groups as theirs.
+    """
+    if groups is None:
+        return _filter_memberships(params)
+    groups = [list(group) for group in groups]
+    dims: dict[Tensor, int] = {}
+    owners: dict[Tensor, list[int]] = {}
+    known = set(params)
+    for number, group in enumerate(groups):
+        if not group:
+            _refuse(owner, "groups with at least one slot", f"an empty group {number}")
+        for slot in group:
+            param, dim, index = _checked(owner, slot, known)
+            if dims.setdefault(param, dim) != dim:
+                _refuse(
+                    owner, "groups that share no element",
+                    f"slots along dim {dims[param]} and dim {dim} of one parameter",
+                )  # fmt: skip
+            numbers = owners.setdefault(param, [len(groups)] * param.shape[dim])
+            if numbers[index] != len(groups):
+                _refuse(
+                    owner, "groups that share no element", f"index {index} of dim {dim} twice"
+                )
+            numbers[index] = number
+    return [
+        (dims.get(p, 0), torch.tensor(owners.get(p, [len(groups)] * _length(p)))) for p in params
+    ], len(groups)
+
+
+def group_sums(values: Iterable[tuple[Tensor, Membership]], count: int) -> Tensor:
+    """Sum per-index values into their groups; the last entry gathers what is in no group."""
+    total: Tensor | None = None
+    for value, (_, ids) in values:
+        if total is None:
+            total = value.new_zeros(count + 1)
+        total = total.index_add(0, ids, value.to(total))
+    assert total is not None
+    return total
+
+
+def along(per_group: Tensor, membership: Membership, like: Tensor) -> Tensor:
+    """Spread a per-group vector over a parameter, ready to broadcast."""
+    dim, ids = membership
+    shape = [1] * like.dim()
+    if shape:
+        shape[dim] = -1
+    spread = per_group[ids].view(shape)
+    return spread if spread.dtype == torch.bool else spread.to(like.dtype)
+
+
+def ungrouped(per_group: Tensor, value: int) -> Tensor:
+    """``per_group`` with the entry of what is in no group, the last one, set to ``value``."""
+    return torch.cat([per_group[:-1], torch.full_like(per_group[-1:], value)])
+
+
+def group_norms(tensors: Sequence[Tensor], members: Sequence[Membership], count: int) -> Tensor:
+    """The Euclidean norm of every group, and of what is in no group as the last entry."""
+    squares = ((sums_along(t * t, m), m) for t, m in zip(tensors, members, strict=True))
+    return group_sums(squares, count).sqrt()
+
+
+def tensors_of(params: object) -> list[Tensor]:
+    """The tensors of a parameter group's ``params``, which may come with names."""
+    if isinstance(params, Tensor):
+        return [params]
+    listed: list[Any] = list(params)  # type: ignore[call-overload]
+    return [entry[1] if isinstance(entry, tuple) else entry for entry in listed]
+
+
+def sums_along(tensor: Tensor, membership: Membership) -> Tensor:
+    """Sum a tensor over every dimension but the membership's, in at least single precision."""
+    others = [d for d in range(tensor.dim()) if d != membership[0]]
+    wide = torch.promote_types(tensor.dtype, torch.float32)
+    return tensor.sum(others, dtype=wide) if others else tensor.to(wide).reshape(-1)
+
+
+def _filter_memberships(params: Sequence[Tensor]) -> tuple[list[Membership], int]:
+    start, result = 0, []
+    for param in params:
+        result.append((0, torch.arange(start, start + _length(param))))
+        start += _length(param)
+    return result, start
+
+
+def _length(param: Tensor) -> int:
+    return param.shape[0] if param.dim() else 1
+
+
+def _checked(owner: str, slot: Slot, known: set[Tensor]) -> Slot:
+    param, dim, index = slot
+    if not isinstance(param, Tensor) or param not in known:
+        _refuse(owner, "slots of parameters of the same parameter group", "another parameter")
+    if not 0 <= dim < max(param.dim(), 1):
+        _refuse(owner, f"slots with a dim in the range [0, {param.dim()})", f"dim {dim}")
+    if not 0 <= index < (param.shape[dim] if param.dim() else 1):
+        _refuse(owner, f"slots with an index in the range [0, {param.shape[dim]})", f"{index}")
+    return slot
+
+
+def _refuse(owner: str, allowed: str, value: str) -> None:
+    raise InvalidParameterError(
+        owner, "groups", allowed, value, "A slot is (parameter, dim, index)."
+    )
