@@ -101,13 +101,13 @@ def try_compiled(function: Callable[..., None], rows: Rows, scalars: dict[str, A
     if dtype not in (torch.float32, torch.float64) or any(row[0].dtype != dtype for row in rows):
         return False  # half precision keeps Python scalars, which are not rounded to it
     boxed = {
-        name: torch.tensor(value, dtype=dtype) if isinstance(value, float) else value
+        name: torch.tensor(value, dtype=dtype, device="cpu") if isinstance(value, float) else value
         for name, value in scalars.items()
     }
     try:
         _compile(function)(rows, **boxed)
     except torch._dynamo.exc.TorchDynamoException as problem:
-        _warn_not_compiled(str(problem).strip().splitlines()[0])
+        _warn_not_compiled(" ".join(str(problem).split())[:160])
         return False
     return True
 

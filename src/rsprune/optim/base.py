@@ -53,24 +53,25 @@ class SparseOptimizer(Optimizer):
     def add_param_group(self, param_group: Group) -> None:
         """Add a group after checking it; a group that is refused leaves the optimizer as it was."""
         group = dict(param_group)
-        params = group["params"]
-        if not isinstance(params, Tensor | set):
-            group["params"] = self._not_empty(list(params))
+        if not isinstance(group["params"], Tensor | set):
+            group["params"] = self._not_empty(list(group["params"]))
         for key in group:
             if misspelt(key, ["params", *self._keywords()]):
                 refuse_unknown(self._owner, [key], self._keywords())
-        self._check({**self.defaults, **group})
-        if self.param_groups:  # a late group joins the phase the others are in
-            group.setdefault("steps_taken", self.param_groups[0]["steps_taken"])
-        super().add_param_group(group)
-        added = self.param_groups[-1]
-        for param in added["params"]:
-            if not param.is_floating_point():
-                self.param_groups.pop()
+        for param in tensors_of(group["params"]):
+            if isinstance(param, Tensor) and not param.is_floating_point():
                 raise InvalidParameterError(
                     self._owner, "params", "real floating-point tensors", param.dtype,
                     "Leave parameters of other types out of the optimizer.",
                 )  # fmt: skip
+        self._check({**self.defaults, **group})
+        if self.param_groups:  # a late group joins the phase the others are in
+            group.setdefault("steps_taken", self.param_groups[0]["steps_taken"])
+        super().add_param_group(self._prepared(group))
+
+    def _prepared(self, group: Group) -> Group:
+        """A checked group as it shall be kept, for subclasses that keep more."""
+        return group
 
     def _check(self, group: Group) -> None:
         """Check the hyper-parameters of one group (subclasses add their own)."""
@@ -249,3 +250,10 @@ def _first_nonfinite(grads: list[Tensor]) -> int | None:
     if bool(torch.stack([s.to(sums[0]) for s in sums]).isfinite().all()):
         return None
     return next((i for i, grad in enumerate(grads) if not bool(grad.isfinite().all())), None)
+
+
+def tensors_of(params: Any) -> list[Tensor]:
+    """The tensors of a parameter group's ``params``, which may come with names."""
+    if isinstance(params, Tensor):
+        return [params]
+    return [entry[1] if isinstance(entry, tuple) else entry for entry in params]

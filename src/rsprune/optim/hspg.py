@@ -16,7 +16,7 @@ from torch.optim.optimizer import ParamsT
 
 from rsprune.optim._checks import check_count, check_number
 from rsprune.optim._run import Rows, try_compiled
-from rsprune.optim.base import Group, SparseOptimizer
+from rsprune.optim.base import Group, SparseOptimizer, tensors_of
 from rsprune.optim.prox import Scalar, axpy, group_shrink_factor, in_half_space
 from rsprune.optim.prox_sg import update_momentum, update_momentum_
 from rsprune.optim.slots import (
@@ -27,7 +27,6 @@ from rsprune.optim.slots import (
     group_sums,
     memberships,
     sums_along,
-    tensors_of,
     ungrouped,
 )
 
@@ -56,7 +55,7 @@ class HSPG(SparseOptimizer):
         groups: a list of groups, each a collection of slots ``(parameter, dim, index)``, or a
             function from a list of parameters to such a list; None for one group per output
             filter. The slots of a group lie in one parameter group. What is in no group takes SGD
-            steps. A later ``add_param_group`` may bring its own under the key ``"groups"``.
+            steps. A parameter group may also bring its own under the key ``"groups"``.
         momentum, nesterov, weight_decay, on_nonfinite, foreach, fused: as in :class:`ProxSG`.
     """
 
@@ -96,28 +95,26 @@ class HSPG(SparseOptimizer):
         entries: list[Any] = list(params)
         if not entries or not isinstance(entries[0], dict):
             entries = [{"params": entries}]
+        entries = [{**entry, "params": [*entry["params"]]} for entry in entries]
         if callable(groups):
             return [{"groups": groups, **entry} for entry in entries]
         left = [list(group) for group in groups]
-        result = []
         for entry in entries:
             own = set(tensors_of(entry["params"]))
-            mine = [group for group in left if group and group[0][0] in own]
+            entry["groups"] = [group for group in left if group and group[0][0] in own]
             left = [group for group in left if not (group and group[0][0] in own)]
-            result.append({"groups": mine, **entry})
         if left:
             memberships(self._owner, [], left)  # says what is wrong with them
-        return result
+        return entries
 
-    def add_param_group(self, param_group: Group) -> None:
-        """Add a group; its key ``"groups"`` may hold the groups of its parameters."""
-        group = dict(param_group)
+    def _prepared(self, group: Group) -> Group:
+        """Turn the groups of a parameter group into numbers, which the state can hold."""
         source = group.pop("groups", None)
-        params = tensors_of(group["params"])
-        if "members" not in group and params:
+        if "members" not in group:
+            params = tensors_of(group["params"])
             found = source(params) if callable(source) else source
             group["members"], group["group_count"] = memberships(self._owner, params, found)
-        super().add_param_group(group)
+        return group
 
     def _check(self, group: Group) -> None:
         super()._check(group)

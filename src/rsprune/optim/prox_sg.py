@@ -165,7 +165,8 @@ def _just_above(threshold: float, dtype: torch.dtype) -> float:
     """The next number above ``threshold`` in the precision the CPU kernels compare in."""
     if dtype == torch.float64:
         return math.nextafter(threshold, math.inf)
-    return torch.nextafter(torch.tensor(threshold), torch.tensor(math.inf)).item()
+    bounds = torch.tensor([threshold, math.inf], device="cpu", dtype=torch.float32)
+    return torch.nextafter(bounds[0], bounds[1]).item()
 
 
 PROX = Update(_prox_literal, _prox_in_place)

@@ -8,7 +8,6 @@ share an element; hence the slots of one parameter all lie along one dimension.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
-from typing import Any
 
 import torch
 from torch import Tensor
@@ -52,7 +51,7 @@ def memberships(
                 )
             numbers[index] = number
     return [
-        (dims.get(p, 0), torch.tensor(owners.get(p, [len(groups)] * _length(p)))) for p in params
+        (dims.get(p, 0), torch.tensor(owners.get(p, [len(groups)] * _length(p)), device="cpu")) for p in params
     ], len(groups)
 
 
@@ -88,14 +87,6 @@ def group_norms(tensors: Sequence[Tensor], members: Sequence[Membership], count:
     return group_sums(squares, count).sqrt()
 
 
-def tensors_of(params: object) -> list[Tensor]:
-    """The tensors of a parameter group's ``params``, which may come with names."""
-    if isinstance(params, Tensor):
-        return [params]
-    listed: list[Any] = list(params)  # type: ignore[call-overload]
-    return [entry[1] if isinstance(entry, tuple) else entry for entry in listed]
-
-
 def sums_along(tensor: Tensor, membership: Membership) -> Tensor:
     """Sum a tensor over every dimension but the membership's, in at least single precision."""
     others = [d for d in range(tensor.dim()) if d != membership[0]]
@@ -106,7 +97,7 @@ def sums_along(tensor: Tensor, membership: Membership) -> Tensor:
 def _filter_memberships(params: Sequence[Tensor]) -> tuple[list[Membership], int]:
     start, result = 0, []
     for param in params:
-        result.append((0, torch.arange(start, start + _length(param))))
+        result.append((0, torch.arange(start, start + _length(param), device="cpu")))
         start += _length(param)
     return result, start
 
@@ -116,6 +107,8 @@ def _length(param: Tensor) -> int:
 
 
 def _checked(owner: str, slot: Slot, known: set[Tensor]) -> Slot:
+    if len(slot) != 3:
+        _refuse(owner, "groups of slots (parameter, dim, index)", f"a tuple of {len(slot)}")
     param, dim, index = slot
     if not isinstance(param, Tensor) or param not in known:
         _refuse(owner, "slots of parameters of the same parameter group", "another parameter")
