@@ -121,7 +121,9 @@ def medians(steps: dict[str, Callable[[], object]], rounds: int) -> dict[str, fl
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawTextHelpFormatter
+    )
     parser.add_argument("--rounds", type=int, default=40, help="timed steps per contender")
     rounds = parser.parse_args().rounds
     torch.manual_seed(0)
@@ -131,7 +133,9 @@ def main() -> None:
         for fused in (False, True):
             found = medians(contenders(network, fused), rounds)
             yardstick = next(iter(found))
-            print(f"\n{title}: step time as a ratio to {yardstick} ({found[yardstick] * 1e3:.1f} ms)")
+            print(
+                f"\n{title}: step time as a ratio to {yardstick} ({found[yardstick] * 1e3:.1f} ms)"
+            )
             for name, value in found.items():
                 print(f"  {name:<42} {value / found[yardstick]:5.2f}")
 

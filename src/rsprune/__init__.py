@@ -2,12 +2,19 @@
 
 from importlib.metadata import version
 
-from rsprune.errors import GradientError, InvalidParameterError, RsPruneError, RsPruneWarning
+from rsprune.errors import (
+    DataError,
+    GradientError,
+    InvalidParameterError,
+    RsPruneError,
+    RsPruneWarning,
+)
 from rsprune.optim.param_groups import param_groups
 
 __version__ = version("rsprune")
 
 __all__ = [
+    "DataError",
     "GradientError",
     "InvalidParameterError",
     "RsPruneError",

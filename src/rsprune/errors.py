@@ -36,3 +36,7 @@ class GradientError(RsPruneError, ValueError):
 
 class RsPruneWarning(UserWarning):
     """Something that runs but will probably not do what was meant."""
+
+
+class DataError(RsPruneError):
+    """A data set that is missing or damaged; the message says how to get it."""

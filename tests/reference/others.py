@@ -49,7 +49,13 @@ class ReferenceHSPG:
     """One flat vector, groups as lists of indices; indices in no group take SGD steps."""
 
     def __init__(
-        self, x: Tensor, groups: Sequence[Sequence[int]], lr: float, lam: float, prox: int, eps: float
+        self,
+        x: Tensor,
+        groups: Sequence[Sequence[int]],
+        lr: float,
+        lam: float,
+        prox: int,
+        eps: float,
     ) -> None:
         self.x, self.groups, self.lr, self.lam = x.clone(), groups, lr, lam
         self.prox, self.eps, self.k = prox, eps, 0

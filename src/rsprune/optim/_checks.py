@@ -25,13 +25,13 @@ def check_number(
 ) -> None:
     """Accept a finite real number in ``[low, high)``, or in ``(low, high)`` with ``open_low``."""
     allowed = f"a finite number in the range {'(' if open_low else '['}{low:g}, {high:g})"
-    number = value.item() if isinstance(value, Tensor) and value.numel() == 1 else value
+    number: Any = value.item() if isinstance(value, Tensor) and value.numel() == 1 else value
     if (
         isinstance(number, bool)
         or not isinstance(number, Real)
-        or not math.isfinite(number)
-        or not (low < number if open_low else low <= number)
-        or not number < high
+        or not math.isfinite(float(number))
+        or not (low < float(number) if open_low else low <= float(number))
+        or not float(number) < high
     ):
         raise InvalidParameterError(owner, name, allowed, value, remedy)
 
@@ -49,7 +49,11 @@ def check_choice(owner: str, name: str, value: Any, choices: Iterable[object]) -
     choices = tuple(choices)
     if not any(value is choice or value == choice for choice in choices):
         raise InvalidParameterError(
-            owner, name, f"one of {', '.join(map(repr, choices))}", value, _did_you_mean(value, choices)
+            owner,
+            name,
+            f"one of {', '.join(map(repr, choices))}",
+            value,
+            _did_you_mean(value, choices),
         )
 
 
@@ -58,7 +62,11 @@ def refuse_unknown(owner: str, unknown: Iterable[str], known: Iterable[str]) -> 
     known = sorted(known)
     for name in unknown:
         raise InvalidParameterError(
-            owner, name, f"one of {owner}'s keywords ({', '.join(known)})", name, _did_you_mean(name, known)
+            owner,
+            name,
+            f"one of {owner}'s keywords ({', '.join(known)})",
+            name,
+            _did_you_mean(name, known),
         )
 
 

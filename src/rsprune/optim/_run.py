@@ -69,7 +69,7 @@ def _blocks(row: Sequence[Tensor]) -> Iterator[Sequence[Tensor]]:
     else:
         yield row
         return
-    yield from zip(*(t.split(BLOCK) for t in flat), strict=True)
+    yield from zip(*(torch.split(t, BLOCK) for t in flat), strict=True)
 
 
 def _is_channels_last(tensor: Tensor) -> bool:
@@ -115,7 +115,7 @@ def try_compiled(function: Callable[..., None], rows: Rows, scalars: dict[str, A
 @cache
 def _compile(function: Callable[..., None]) -> Callable[..., None]:
     # Contraction makes y + scale * x the fused multiply-add that Tensor.add(alpha=) is.
-    options = {"cpp.enable_floating_point_contract_flag": "fast"}
+    options: dict[str, Any] = {"cpp.enable_floating_point_contract_flag": "fast"}
     return torch.compile(function, fullgraph=True, dynamic=False, options=options)
 
 

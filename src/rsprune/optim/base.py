@@ -7,6 +7,7 @@ take torch's own SGD step. Step counters live in ``param_groups``, so ``state_di
 from __future__ import annotations
 
 import inspect
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Iterator
 from typing import Any, overload
 
@@ -23,7 +24,7 @@ NONFINITE_POLICIES = ("ignore", "skip", "raise")
 Group = dict[str, Any]
 
 
-class SparseOptimizer(Optimizer):
+class SparseOptimizer(Optimizer, ABC):
     """Base of the sparse optimizers; not for use by itself."""
 
     def __init__(self, params: ParamsT, defaults: Group, unknown: Iterable[str]) -> None:
@@ -107,7 +108,10 @@ class SparseOptimizer(Optimizer):
         saved_groups = state_dict["param_groups"]
         if len(saved_groups) == len(self.param_groups):
             merged = [
-                {**{k: v for k, v in present.items() if k not in ("params", "param_names")}, **saved}
+                {
+                    **{k: v for k, v in present.items() if k not in ("params", "param_names")},
+                    **saved,
+                }
                 for present, saved in zip(self.param_groups, saved_groups, strict=True)
             ]
             for group in merged:
@@ -146,9 +150,9 @@ class SparseOptimizer(Optimizer):
                 self._sgd(group, params, grads)
             group["steps_taken"] += 1
 
+    @abstractmethod
     def _update(self, group: Group, params: list[Tensor], grads: list[Tensor]) -> None:
         """Move the parameters of one regularised group."""
-        raise AssertionError(f"{self._owner} defines no update")
 
     def _sgd(self, group: Group, params: list[Tensor], grads: list[Tensor]) -> None:
         """Torch's own SGD, for groups without a penalty.
@@ -190,7 +194,7 @@ class SparseOptimizer(Optimizer):
         return self._penalty(group) * sum(learning_rates)
 
     def _sizes_and_slopes(self, group: Group) -> Iterator[tuple[Tensor, Tensor]]:
-        """The sizes of what the penalty acts on, and the sizes of its gradient (0 if there is none)."""
+        """The sizes of what the penalty acts on, and of its gradient (0 if there is none)."""
         for param in group["params"]:
             slope = torch.zeros_like(param) if param.grad is None else param.grad
             yield param.detach().abs(), slope.abs()

@@ -1,4 +1,4 @@
-"""What a sparse run is doing: exact zeros, zeros frozen by mistake, and how far the penalty reaches.
+"""What a sparse run is doing: exact zeros, zeros frozen by mistake, the reach of the penalty.
 
 Each call reads the weights (and gradients) about once, so every epoch can afford them all.
 """
@@ -10,7 +10,7 @@ import warnings
 from dataclasses import dataclass
 
 import torch
-from torch import Tensor, nn
+from torch import nn
 from torch.optim.lr_scheduler import LRScheduler, ReduceLROnPlateau
 
 from rsprune.errors import RsPruneWarning

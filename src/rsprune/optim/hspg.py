@@ -7,7 +7,7 @@ group to zero when its trial point leaves the half-space around the present one.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any, Literal
 
 import torch
@@ -130,6 +130,8 @@ class HSPG(SparseOptimizer):
             "members": self._members(group, params), "count": group["group_count"],
             "lr": lr, "momentum": momentum, "nesterov": bool(group["nesterov"]),
         }  # fmt: skip
+        literal: Callable[..., None]
+        in_place: Callable[..., None]
         if _stage(group) == "prox":
             literal, in_place = _prox_literal, _prox_in_place
             arguments["threshold"] = lr * penalty

@@ -56,7 +56,7 @@ class OBProxSG(SparseOptimizer):
         *,
         lam: float = 1e-4,
         prox_steps: int = 1000,
-        orthant_steps: int | None | Literal["prox_steps"] = "prox_steps",
+        orthant_steps: int | Literal["prox_steps"] | None = "prox_steps",
         momentum: float = 0.0,
         nesterov: bool = False,
         weight_decay: float = 0.0,

@@ -26,7 +26,7 @@ def axpy(scale: Scalar, x: Tensor, y: Tensor) -> Tensor:
 
 def soft_threshold(v: Tensor, threshold: Scalar) -> Tensor:
     """The proximal operator of ``threshold * ||v||_1``; exact zeros where ``|v| <= threshold``."""
-    return v - torch.clamp(v, -threshold, threshold)
+    return v - v.clamp(-threshold, threshold)  # type: ignore[arg-type]  # a mix of overloads
 
 
 def orthant_project(v: Tensor, sign: Tensor) -> Tensor:

@@ -75,9 +75,10 @@ class ProxSVRG(ProxSG):
         reference_grads = self._gradients_at_reference(held, closure, before)
         _set_random_state(after)
         for param, grad in grads.items():
+            at_reference = reference_grads.get(param)
             param.grad = grad
-            if grad is not None and reference_grads.get(param) is not None:
-                param.grad = grad - reference_grads[param] + self.state[param]["full_grad"]
+            if grad is not None and at_reference is not None:
+                param.grad = grad - at_reference + self.state[param]["full_grad"]
         try:
             self._step_on_gradients()
         finally:

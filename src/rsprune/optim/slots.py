@@ -46,12 +46,11 @@ def memberships(
                 )  # fmt: skip
             numbers = owners.setdefault(param, [len(groups)] * param.shape[dim])
             if numbers[index] != len(groups):
-                _refuse(
-                    owner, "groups that share no element", f"index {index} of dim {dim} twice"
-                )
+                _refuse(owner, "groups that share no element", f"index {index} of dim {dim} twice")
             numbers[index] = number
     return [
-        (dims.get(p, 0), torch.tensor(owners.get(p, [len(groups)] * _length(p)), device="cpu")) for p in params
+        (dims.get(p, 0), torch.tensor(owners.get(p, [len(groups)] * _length(p)), device="cpu"))
+        for p in params
     ], len(groups)
 
 

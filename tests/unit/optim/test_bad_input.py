@@ -13,7 +13,7 @@ from torch import nn
 from rsprune import GradientError, InvalidParameterError, RsPruneError, param_groups
 from rsprune.optim import HSPG, RDA, OBProxSG, phase_schedule
 from rsprune.optim.diagnostics import reach
-from tests.optimizers import CASES, Case, small_net, weights, assert_same_bits
+from tests.optimizers import CASES, Case, assert_same_bits, small_net, weights
 
 every_case = pytest.mark.parametrize("case", CASES, ids=lambda case: case.name)
 

@@ -119,7 +119,7 @@ def test_state_dict_before_the_first_step_changes_nothing(case: Case) -> None:
 
 @pytest.mark.parametrize("momentum", [0.0, 0.9])
 def test_resume_across_phase_switches_is_bit_identical(case: Case, momentum: float) -> None:
-    """Stop one step before, at and after each switch; reload from a file; end with the same bits."""
+    """Stop one step before, at and after each switch, reload from a file: the same bits."""
     whole = small_net()
     train(whole, case(groups(whole, case), momentum=momentum), range(14))
     for switch in case.phase_switches or (5,):

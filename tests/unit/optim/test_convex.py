@@ -31,7 +31,9 @@ def prox_sg(momentum: float = 0.0) -> Callable[[list[Tensor], float, int], ProxS
     return lambda params, lr, _: ProxSG(params, lr * scale, lam=LAM, momentum=momentum)
 
 
-def obprox_sg_(momentum: float = 0.0, **more: Any) -> Callable[[list[Tensor], float, int], OBProxSG]:
+def obprox_sg_(
+    momentum: float = 0.0, **more: Any
+) -> Callable[[list[Tensor], float, int], OBProxSG]:
     scale = 0.1 if momentum else 1.0
     return lambda params, lr, epoch: OBProxSG(
         params, lr * scale, lam=LAM, momentum=momentum, prox_steps=5 * epoch, **more
@@ -118,9 +120,7 @@ def test_a_run_that_ends_in_a_prox_phase_loses_its_zeros() -> None:
 def test_early_orthant_phase_for_good_prunes_too_much() -> None:
     """OBProx-SG+ after 10 % of the run loses features the optimum has; after 75 % it does not."""
     problem = PROBLEMS[2]
-    true_features = solve(
-        problem, lambda p, lr, _: ProxSVRG(p, lr, lam=LAM), seed=0
-    ) != 0
+    true_features = solve(problem, lambda p, lr, _: ProxSVRG(p, lr, lam=LAM), seed=0) != 0
 
     def lost(share: float) -> int:
         def make(params: list[Tensor], lr: float, epoch: int) -> OBProxSG:

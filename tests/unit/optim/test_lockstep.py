@@ -124,7 +124,9 @@ def test_hspg_equals_its_reference(form: dict[str, bool], eps: float) -> None:
     a = nn.Parameter(torch.randn(6, 4, generator=generator, dtype=torch.float64))
     b = nn.Parameter(torch.randn(3, 6, generator=generator, dtype=torch.float64))
     groups = [[(a, 0, i), (b, 1, i)] for i in range(5)]  # row 5 of a, column 5 of b: in no group
-    flat_groups = [[i * 4 + j for j in range(4)] + [24 + r * 6 + i for r in range(3)] for i in range(5)]
+    flat_groups = [
+        [i * 4 + j for j in range(4)] + [24 + r * 6 + i for r in range(3)] for i in range(5)
+    ]
     start = torch.cat([a.detach().flatten(), b.detach().flatten()])
     reference = ReferenceHSPG(start, flat_groups, lr=0.05, lam=1.0, prox=6, eps=eps)
     optimizer = HSPG([a, b], lr=0.05, lam=1.0, prox_steps=6, eps=eps, groups=groups, **form)
@@ -148,7 +150,7 @@ def test_all_forms_give_the_same_zeros_and_values(
     nesterov: bool,
     fresh_compiler: None,  # noqa: ARG001
 ) -> None:
-    """On a network, bit for bit; HSPG's sums are compiled in another order and agree to rounding."""
+    """On a network, bit for bit; HSPG's sums, compiled in another order, agree to rounding."""
     results = {}
     for name, form in FORMS.items():
         net = small_net()

@@ -1,0 +1,45 @@
+# `make demo` and `make test` work on a fresh clone: each sets up what it needs first.
+
+PYTHON ?= python3
+VENV := .venv
+RUN := $(VENV)/bin
+READY := $(VENV)/.ready
+
+.PHONY: help setup demo test lint format bench results docs clean
+
+help: ## list the targets
+	@awk -F ':.*## ' '/^[a-z]+:.*## /{printf "  make %-8s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
+
+setup: $(READY) ## make .venv with everything the tests need
+
+$(READY): pyproject.toml constraints.txt scripts/setup.sh
+	@bash scripts/setup.sh "$(PYTHON)" "$(VENV)"
+	@touch $@
+
+demo: $(READY) ## train a small CNN sparse, in under two minutes
+	@$(RUN)/python examples/digits.py
+
+test: $(READY) ## run all tests
+	$(RUN)/python -m pytest -n 2
+
+lint: $(READY) ## ruff, mypy and the import contract
+	$(RUN)/ruff check .
+	$(RUN)/ruff format --check .
+	$(RUN)/mypy
+	$(RUN)/lint-imports
+
+format: $(READY) ## let ruff mend what it can
+	$(RUN)/ruff check --fix .
+	$(RUN)/ruff format .
+
+bench: $(READY) ## step times as ratios to torch.optim.SGD
+	@$(RUN)/python benchmarks/optim_steps.py
+
+results: $(READY) ## the tables of docs/results.md (about half an hour)
+	@$(RUN)/python benchmarks/sparse_training.py
+
+docs: $(READY) ## check that the documentation's code runs and its links lead somewhere
+	$(RUN)/python -m pytest tests/integration/test_docs.py
+
+clean: ## remove the environment and caches
+	rm -rf $(VENV) .pytest_cache .mypy_cache .ruff_cache .hypothesis .import_linter_cache
