@@ -47,13 +47,14 @@ def run(update: Update, rows: Rows, *, foreach: bool, fused: bool, **scalars: An
 
 
 def _run_blocks(in_place: Callable[..., None], rows: Rows, scalars: dict[str, Any]) -> None:
+    size = min(BLOCK, max(row[0].numel() for row in rows))
     work: tuple[Tensor, Tensor] | None = None
     for row in rows:
         for block in _blocks(row):
             first = block[0]
             if work is None or work[0].dtype != first.dtype or work[0].device != first.device:
-                work = (first.new_empty(BLOCK), first.new_empty(BLOCK))
-            if first.dim() == 1 and first.numel() <= BLOCK:
+                work = (first.new_empty(size), first.new_empty(size))
+            if first.dim() == 1 and first.numel() <= size:
                 scratch = (work[0][: first.numel()], work[1][: first.numel()])
             else:
                 scratch = (torch.empty_like(first), torch.empty_like(first))

@@ -54,6 +54,8 @@ class SparseOptimizer(Optimizer, ABC):
     def add_param_group(self, param_group: Group) -> None:
         """Add a group after checking it; a group that is refused leaves the optimizer as it was."""
         group = dict(param_group)
+        if "params" not in group:
+            self._not_empty([])
         if not isinstance(group["params"], Tensor | set):
             group["params"] = self._not_empty(list(group["params"]))
         for key in group:

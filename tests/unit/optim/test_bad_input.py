@@ -116,7 +116,13 @@ def test_misspelt_key_of_a_group(case: Case) -> None:
 
 @every_case
 def test_empty_groups(case: Case) -> None:
-    for params in ([], iter(()), [{"params": []}], [{"params": [param()]}, {"params": iter(())}]):
+    for params in (
+        [],
+        iter(()),
+        [{"params": []}],
+        [{"params": [param()]}, {"params": iter(())}],
+        [{"lr": 0.1}],
+    ):
         with pytest.raises(InvalidParameterError, match="a non-empty list of parameters"):
             case(params)
 

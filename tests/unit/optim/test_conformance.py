@@ -302,6 +302,18 @@ def test_accelerate_prepares_it(case: Case) -> None:
     assert_same_bits(weights(plain), weights(prepared))
 
 
+def test_state_is_the_momentum_buffer_and_what_the_method_must_remember(case: Case) -> None:
+    needed = {"RDA": {"initial", "grad_sum"}, "ProxSVRG": {"reference", "full_grad"}}
+    for momentum, buffers in ((0.0, set()), (0.9, {"momentum_buffer"})):
+        net = small_net()
+        optimizer = case([{"params": net.parameters()}], momentum=momentum)
+        train(net, optimizer, range(8))
+        for param in net.parameters():
+            state = optimizer.state[param]
+            assert set(state) == buffers | needed.get(case.name, set())
+            assert all(value.shape == param.shape for value in state.values())
+
+
 def test_hooks_run(case: Case) -> None:
     net = small_net()
     optimizer = case(groups(net, case))

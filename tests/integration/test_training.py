@@ -1,0 +1,73 @@
+"""On real networks: SGD's accuracy at 70 % zeros or more, and more zeros than Prox-SG."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from benchmarks.sparse_training import SETTINGS, Outcome, run
+from rsprune.data.fashion_mnist import DEBIAN_DIRECTORY
+
+ROOT = Path(__file__).parents[2]
+
+
+def outcomes(name: str, methods: tuple[str, ...], seed: int = 0) -> dict[str, Outcome]:
+    setting = SETTINGS[name]
+    data = setting.load()
+    return {method: run(method, data, setting, seed, lambda: None) for method in methods}
+
+
+@pytest.mark.parametrize("seed", [0, 1])
+def test_digits(seed: int) -> None:
+    found = outcomes("digits", ("SGD", "Prox-SG", "OBProx-SG"), seed)
+    assert found["OBProx-SG"].zeros >= 0.7
+    assert found["OBProx-SG"].accuracy >= found["SGD"].accuracy - 0.005
+    assert found["OBProx-SG"].zeros >= found["Prox-SG"].zeros
+    assert found["SGD"].zeros == 0
+
+
+@pytest.mark.skipif(
+    not DEBIAN_DIRECTORY.is_dir(), reason="needs Debian's dataset-fashion-mnist (make setup)"
+)
+def test_fashion_mnist() -> None:
+    """Data that is not fitted perfectly: here the orthant phases make the difference."""
+    found = outcomes("fashion-mnist", ("SGD", "Prox-SG", "OBProx-SG"))
+    assert found["OBProx-SG"].zeros >= 0.7
+    assert found["OBProx-SG"].accuracy >= found["SGD"].accuracy - 0.005
+    density = {name: 1 - outcome.zeros for name, outcome in found.items()}
+    assert density["OBProx-SG"] <= 0.75 * density["Prox-SG"]
+
+
+def test_a_run_repeats_bit_for_bit() -> None:
+    first, second = (outcomes("digits", ("OBProx-SG",))["OBProx-SG"] for _ in range(2))
+    assert (first.objective, first.zeros, first.accuracy) == (
+        second.objective,
+        second.zeros,
+        second.accuracy,
+    )
+
+
+def test_demo_prints_both_methods_side_by_side() -> None:
+    done = subprocess.run(
+        [sys.executable, ROOT / "examples" / "digits.py", "--epochs", "4", "--lam", "3e-3"],
+        capture_output=True,
+        text=True,
+        check=True,
+        timeout=120,
+    )
+    for expected in ("Prox-SG", "OBProx-SG", "test accuracy", "conv3.weight", "all layers"):
+        assert expected in done.stdout
+
+
+def test_demo_warns_when_the_penalty_cannot_reach() -> None:
+    done = subprocess.run(
+        [sys.executable, ROOT / "examples" / "digits.py", "--epochs", "1", "--lam", "1e-6"],
+        capture_output=True,
+        text=True,
+        check=True,
+        timeout=120,
+    )
+    assert "cannot become zero" in done.stderr
