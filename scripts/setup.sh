@@ -42,6 +42,6 @@ say "installing Python packages into $venv"
 # Optional: what is missing here only leaves out tests that need it.
 command -v g++ >/dev/null || command -v clang++ >/dev/null ||
   apt_install g++ "fused=True wants a C++ compiler" || true
-[ -d /usr/share/datasets/fashion-mnist ] || [ -n "${RSPRUNE_FASHION_MNIST:-}" ] ||
+[ -d /usr/share/datasets/fashion-mnist ] ||
   apt_install dataset-fashion-mnist "the Fashion-MNIST tests want their data" || true
 say "done"

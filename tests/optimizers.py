@@ -33,7 +33,7 @@ CASES = (
     Case("OBProxSG+", OBProxSG, {"prox_steps": 4, "orthant_steps": None}, phase_switches=(4,)),
     Case("RDA", RDA, {"gamma": 5.0}),
     Case("ProxSVRG", ProxSVRG, phase_switches=(4,)),
-    Case("HSPG", HSPG, {"prox_steps": 4, "eps": 0.1}, lam=0.4, phase_switches=(4,)),
+    Case("HSPG", HSPG, {"prox_steps": 4, "eps": 0.1}, lam=0.8, phase_switches=(4,)),
 )
 
 

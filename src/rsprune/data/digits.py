@@ -5,12 +5,17 @@ from __future__ import annotations
 import torch
 
 from rsprune.data.images import ImageSplit, standardised
+from rsprune.errors import DataError
 
 
 def load_digits() -> ImageSplit:
     """1,437 training and 360 test images, always the same."""
-    from sklearn.datasets import load_digits as load
-
+    try:
+        from sklearn.datasets import load_digits as load
+    except ModuleNotFoundError:
+        raise DataError(
+            "The digits come with scikit-learn: pip install 'rsprune[data]', or scikit-learn."
+        ) from None
     bunch = load()
     order = torch.randperm(len(bunch.target), generator=torch.Generator().manual_seed(0))
     images = torch.from_numpy(bunch.images).float()[order, None]  # (N, 1, 8, 8)

@@ -25,15 +25,24 @@ def check_number(
 ) -> None:
     """Accept a finite real number in ``[low, high)``, or in ``(low, high)`` with ``open_low``."""
     allowed = f"a finite number in the range {'(' if open_low else '['}{low:g}, {high:g})"
-    number: Any = value.item() if isinstance(value, Tensor) and value.numel() == 1 else value
-    if (
-        isinstance(number, bool)
-        or not isinstance(number, Real)
-        or not math.isfinite(float(number))
-        or not (low < float(number) if open_low else low <= float(number))
-        or not float(number) < high
-    ):
+    number = _as_float(value)
+    if number is None or not (low < number if open_low else low <= number) or not number < high:
         raise InvalidParameterError(owner, name, allowed, value, remedy)
+
+
+def _as_float(value: Any) -> float | None:
+    """A real number, or tensor with one, as a finite float; None for anything else."""
+    if isinstance(value, Tensor):
+        if value.numel() != 1 or value.is_meta or value.is_complex():
+            return None
+        value = value.item()
+    if isinstance(value, bool) or not isinstance(value, Real):
+        return None
+    try:
+        number = float(value)
+    except OverflowError:
+        return None
+    return number if math.isfinite(number) else None
 
 
 def check_count(owner: str, name: str, value: Any, *, low: int, remedy: str = "") -> None:
@@ -47,7 +56,7 @@ def check_count(owner: str, name: str, value: Any, *, low: int, remedy: str = ""
 def check_choice(owner: str, name: str, value: Any, choices: Iterable[object]) -> None:
     """Accept one of ``choices``."""
     choices = tuple(choices)
-    if not any(value is choice or value == choice for choice in choices):
+    if not any(type(value) is type(choice) and value == choice for choice in choices):
         raise InvalidParameterError(
             owner,
             name,
@@ -70,17 +79,23 @@ def refuse_unknown(owner: str, unknown: Iterable[str], known: Iterable[str]) -> 
         )
 
 
+# What other optimizers call our settings, too far from our names to be found by likeness.
+_ALIASES = {"lambda": "lam", "lamda": "lam", "lambd": "lam", "l1": "lam", "learning_rate": "lr"}
+
+
 def misspelt(name: str, known: Iterable[str]) -> bool:
     """Whether ``name`` is no known key but so near to one that it must be a slip.
 
-    Keys such as ``max_momentum``, which schedulers add, are not slips.
+    Keys such as ``max_momentum`` or ``lr_scale``, which schedulers and users add, are not slips.
     """
     known = list(known)
-    if name in known or any(name.endswith(f"_{key}") for key in known):
+    if name in known or any(name.startswith(f"{k}_") or name.endswith(f"_{k}") for k in known):
         return False
-    return bool(difflib.get_close_matches(name, known, n=1, cutoff=0.65))
+    return name in _ALIASES or bool(difflib.get_close_matches(name, known, n=1, cutoff=0.8))
 
 
 def _did_you_mean(value: object, choices: Iterable[object]) -> str:
-    near = difflib.get_close_matches(str(value), [str(c) for c in choices], n=1, cutoff=0.6)
+    names = [str(choice) for choice in choices]
+    alias = _ALIASES.get(str(value))
+    near = [alias] if alias in names else difflib.get_close_matches(str(value), names, n=1)
     return f"Did you mean '{near[0]}'?" if near else ""

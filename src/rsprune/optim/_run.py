@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
 from functools import cache
 from typing import Any, NamedTuple
 
@@ -22,6 +23,8 @@ from torch import Tensor
 from rsprune.errors import RsPruneWarning
 
 BLOCK = 1 << 19  # elements: a few MB for a block's operands, and threads still have work to share
+
+GRAPHS = 64  # compiled graphs kept for one update: a graph for every new set of shapes
 
 Rows = Sequence[Sequence[Tensor]]  # one row per parameter: (param, grad, *state)
 
@@ -35,9 +38,7 @@ class Update(NamedTuple):
 
 def run(update: Update, rows: Rows, *, foreach: bool, fused: bool, **scalars: Any) -> None:
     """Apply ``update`` to every row, in place."""
-    if not rows:
-        return
-    if fused and _run_compiled(update.literal, rows, scalars):
+    if fused and try_compiled(_over_rows(update.literal), rows, scalars):
         return
     if foreach:
         _run_blocks(update.in_place, rows, scalars)
@@ -77,10 +78,6 @@ def _is_channels_last(tensor: Tensor) -> bool:
     return tensor.dim() == 4 and tensor.is_contiguous(memory_format=torch.channels_last)
 
 
-def _run_compiled(literal: Callable[..., None], rows: Rows, scalars: dict[str, Any]) -> bool:
-    return try_compiled(_over_rows(literal), rows, scalars)
-
-
 @cache
 def _over_rows(literal: Callable[..., None]) -> Callable[..., None]:
     def every_row(rows: Rows, **scalars: Any) -> None:
@@ -98,6 +95,8 @@ def try_compiled(function: Callable[..., None], rows: Rows, scalars: dict[str, A
     False, with nothing changed, where it cannot be compiled. Floats are passed as 0-dim tensors,
     so that a new learning rate is not a new graph.
     """
+    from torch._dynamo.exc import FailOnRecompileLimitHit, TorchDynamoException  # takes seconds
+
     dtype = rows[0][0].dtype
     if dtype not in (torch.float32, torch.float64) or any(row[0].dtype != dtype for row in rows):
         return False  # half precision keeps Python scalars, which are not rounded to it
@@ -105,26 +104,49 @@ def try_compiled(function: Callable[..., None], rows: Rows, scalars: dict[str, A
         name: torch.tensor(value, dtype=dtype, device="cpu") if isinstance(value, float) else value
         for name, value in scalars.items()
     }
+    compiled = _compile(function)
+    if compiled.failed:
+        return False
     try:
-        _compile(function)(rows, **boxed)
-    except torch._dynamo.exc.TorchDynamoException as problem:
-        _warn_not_compiled(" ".join(str(problem).split())[:160])
+        compiled.call(rows, **boxed)
+    except (TorchDynamoException, FailOnRecompileLimitHit) as problem:
+        compiled.failed = True
+        if isinstance(problem, FailOnRecompileLimitHit):
+            _warn_once(
+                f"{GRAPHS} graphs are compiled, one for every new set of shapes, and no more are "
+                "kept. Restart the process to compile again."
+            )
+        else:
+            _warn_once(
+                "torch.compile failed. Install a C++ compiler such as g++. It said: "
+                f"{' '.join(str(problem).split())[:160]}"
+            )
         return False
     return True
 
 
-@cache
-def _compile(function: Callable[..., None]) -> Callable[..., None]:
-    # Contraction makes y + scale * x the fused multiply-add that Tensor.add(alpha=) is.
-    options: dict[str, Any] = {"cpp.enable_floating_point_contract_flag": "fast"}
-    return torch.compile(function, fullgraph=True, dynamic=False, options=options)
+@dataclass
+class _Compiled:
+    call: Callable[..., None]
+    failed: bool = False
 
 
 @cache
-def _warn_not_compiled(reason: str) -> None:
+def _compile(function: Callable[..., None]) -> _Compiled:
+    settings: dict[str, Any] = {
+        "fullgraph": True,
+        "dynamic": False,
+        "recompile_limit": GRAPHS,
+        # Contraction makes y + scale * x the fused multiply-add that Tensor.add(alpha=) is.
+        "options": {"cpp.enable_floating_point_contract_flag": "fast"},
+    }
+    return _Compiled(torch.compile(function, **settings))
+
+
+@cache
+def _warn_once(reason: str) -> None:
     warnings.warn(
-        f"fused=True needs a compiler, and torch.compile failed ({reason}); "
-        "using foreach=True, which gives the same result. Install a C++ compiler such as g++.",
+        f"fused=True goes on with foreach=True, which gives the same result: {reason}",
         RsPruneWarning,
         stacklevel=2,
     )

@@ -17,7 +17,14 @@ from torch.optim.optimizer import Optimizer, ParamsT
 from torch.optim.sgd import sgd
 
 from rsprune.errors import GradientError, InvalidParameterError
-from rsprune.optim._checks import check_choice, check_number, misspelt, refuse_unknown
+from rsprune.optim._checks import (
+    check_choice,
+    check_count,
+    check_number,
+    misspelt,
+    refuse_unknown,
+)
+from rsprune.optim._run import Update, run
 
 NONFINITE_POLICIES = ("ignore", "skip", "raise")
 
@@ -56,10 +63,10 @@ class SparseOptimizer(Optimizer, ABC):
         group = dict(param_group)
         if "params" not in group:
             self._not_empty([])
-        if not isinstance(group["params"], Tensor | set):
-            group["params"] = self._not_empty(list(group["params"]))
+        if not isinstance(group["params"], set):  # whose order torch refuses
+            group["params"] = self._not_empty(as_list(group["params"]))
         for key in group:
-            if misspelt(key, ["params", *self._keywords()]):
+            if misspelt(key, ["params", "param_names", *self._keywords()]):
                 refuse_unknown(self._owner, [key], self._keywords())
         for param in tensors_of(group["params"]):
             if isinstance(param, Tensor) and not param.is_floating_point():
@@ -86,6 +93,7 @@ class SparseOptimizer(Optimizer, ABC):
         )  # fmt: skip
         check_number(owner, "momentum", group["momentum"], low=0, high=1, remedy="Try 0.9.")
         check_number(owner, "weight_decay", group["weight_decay"], low=0)
+        check_count(owner, "steps_taken", group["steps_taken"], low=0)
         check_choice(owner, "nesterov", group["nesterov"], (True, False))
         check_choice(owner, "on_nonfinite", group["on_nonfinite"], NONFINITE_POLICIES)
         check_choice(owner, "foreach", group["foreach"], (None, True, False))
@@ -118,6 +126,11 @@ class SparseOptimizer(Optimizer, ABC):
             ]
             for group in merged:
                 self._check(group)
+                if group.get("maximize"):
+                    raise InvalidParameterError(
+                        self._owner, "maximize", "absent or False", True,
+                        "Only states of optimizers that minimise can be taken over.",
+                    )  # fmt: skip
             state_dict = {**state_dict, "param_groups": merged}
         super().load_state_dict(state_dict)
 
@@ -175,8 +188,32 @@ class SparseOptimizer(Optimizer, ABC):
 
     # -- helpers for subclasses ---------------------------------------------------------------
 
-    def _rows(self, params: list[Tensor], grads: list[Tensor], *state: str) -> list[list[Tensor]]:
-        """One row per parameter: the parameter, its gradient, and the named state, zero if new."""
+    def _apply(
+        self,
+        update: Update,
+        group: Group,
+        params: list[Tensor],
+        grads: list[Tensor],
+        *state: str,
+        **scalars: float,
+    ) -> None:
+        """Run an elementwise update on parameters with their gradients, state and momentum."""
+        run(
+            update,
+            self._rows(group, params, grads, *state),
+            foreach=group["foreach"] is not False,
+            fused=bool(group["fused"]),
+            momentum=float(group["momentum"]),
+            nesterov=bool(group["nesterov"]),
+            **scalars,
+        )
+
+    def _rows(
+        self, group: Group, params: list[Tensor], grads: list[Tensor], *state: str
+    ) -> list[list[Tensor]]:
+        """One row per parameter: it, its gradient, the named state, momentum; zero where new."""
+        if group["momentum"] > 0:
+            state = (*state, "momentum_buffer")
         rows = []
         for param, grad in zip(params, grads, strict=True):
             own = self.state[param]
@@ -210,7 +247,7 @@ class SparseOptimizer(Optimizer, ABC):
                     names = group.get("param_names")
                     shape = f"shape {tuple(param.shape)}"
                     return f"'{names[i]}' ({shape})" if names else f"{i} of group {g} ({shape})"
-        return f"of shape {tuple(param.shape)}"
+        raise KeyError("not a parameter of this optimizer")
 
     def _check_gradients(self) -> None:
         for group in self.param_groups:
@@ -258,8 +295,11 @@ def _first_nonfinite(grads: list[Tensor]) -> int | None:
     return next((i for i, grad in enumerate(grads) if not bool(grad.isfinite().all())), None)
 
 
+def as_list(params: Any) -> list[Any]:
+    """A parameter group's ``params``, which may be a single tensor, as a list."""
+    return [params] if isinstance(params, Tensor) else list(params)
+
+
 def tensors_of(params: Any) -> list[Tensor]:
     """The tensors of a parameter group's ``params``, which may come with names."""
-    if isinstance(params, Tensor):
-        return [params]
-    return [entry[1] if isinstance(entry, tuple) else entry for entry in params]
+    return [entry[1] if isinstance(entry, tuple) else entry for entry in as_list(params)]

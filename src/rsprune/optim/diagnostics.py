@@ -13,7 +13,7 @@ import torch
 from torch import nn
 from torch.optim.lr_scheduler import LRScheduler, ReduceLROnPlateau
 
-from rsprune.errors import RsPruneWarning
+from rsprune.errors import GradientError, InvalidParameterError, RsPruneWarning
 from rsprune.optim._checks import check_count
 from rsprune.optim.base import Group, SparseOptimizer
 from rsprune.optim.param_groups import layer_weights
@@ -84,11 +84,19 @@ def wrongly_frozen(optimizer: SparseOptimizer) -> FrozenZeros:
     """Count the zeros (HSPG: the zero groups) whose gradient exceeds the penalty.
 
     Reads the gradients as they are: for an exact figure, leave the gradient of the mean loss over
-    all data in ``.grad`` first. A single batch's gradient is noisier and counts too many.
+    all data in ``.grad`` first. A single batch's gradient is noisier and counts too many. A
+    parameter without a gradient counts as one with gradient 0.
     """
+    optimizer = _sparse("wrongly_frozen", optimizer)
+    groups = _regularised(optimizer)
+    if all(param.grad is None for group in groups for param in group["params"]):
+        raise GradientError(
+            "wrongly_frozen reads the gradients, and there are none. Call backward on the mean "
+            "loss over the data first, and zero_grad after."
+        )
     wrong = zeros = 0
     with torch.no_grad():
-        for group in _regularised(optimizer):
+        for group in groups:
             for size, slope in optimizer._sizes_and_slopes(group):
                 zero = size == 0
                 zeros += int(zero.sum())
@@ -127,6 +135,7 @@ def reach(
             one (or with ReduceLROnPlateau, which depends on the future) they stay as they are.
         scheduler_every: the scheduler is stepped once in so many steps (the steps of an epoch).
     """
+    optimizer = _sparse("reach", optimizer)
     check_count("reach", "steps", steps, low=1)
     check_count("reach", "scheduler_every", scheduler_every, low=1)
     rates = _rates_to_come(optimizer, steps, lr_scheduler, scheduler_every)
@@ -152,6 +161,7 @@ def warn_if_out_of_reach(
     scheduler_every: int = 1,
 ) -> tuple[Reach, ...]:
     """Warn where the penalty cannot reach the typical (median) weight in the steps that remain."""
+    optimizer = _sparse("warn_if_out_of_reach", optimizer)
     found = reach(optimizer, steps, lr_scheduler, scheduler_every=scheduler_every)
     for group, one in zip(_regularised(optimizer), found, strict=True):
         if one.share < 0.5:
@@ -162,6 +172,16 @@ def warn_if_out_of_reach(
                 stacklevel=2,
             )
     return found
+
+
+def _sparse(owner: str, optimizer: object) -> SparseOptimizer:
+    """The sparse optimizer itself, where it is wrapped as accelerate does."""
+    inner = getattr(optimizer, "optimizer", optimizer)
+    if not isinstance(inner, SparseOptimizer):
+        raise InvalidParameterError(
+            owner, "optimizer", "a sparse optimizer of rsprune.optim", type(optimizer).__name__
+        )
+    return inner
 
 
 def _regularised(optimizer: SparseOptimizer) -> list[Group]:
@@ -176,14 +196,17 @@ def _rates_to_come(
         return [[float(group["lr"])] * steps for group in optimizer.param_groups]
     stand_in = torch.optim.SGD(
         [
-            {k: v for k, v in group.items() if k != "param_names"} | {"params": [torch.zeros(())]}
+            {k: copy.deepcopy(v) for k, v in group.items() if k not in ("params", "param_names")}
+            | {"params": [torch.zeros(())]}
             for group in optimizer.param_groups
         ]
     )
     rates: list[list[float]] = [[] for _ in optimizer.param_groups]
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # the stand-in takes no steps, which schedulers remark on
-        player = copy.deepcopy(lr_scheduler, {id(lr_scheduler.optimizer): stand_in})
+        # A scheduler may hold accelerate's wrapper or the optimizer itself.
+        stand_ins = {id(lr_scheduler.optimizer): stand_in, id(optimizer): stand_in}
+        player = copy.deepcopy(lr_scheduler, stand_ins)
         for step in range(1, steps + 1):
             for rate, group in zip(rates, stand_in.param_groups, strict=True):
                 rate.append(float(group["lr"]))

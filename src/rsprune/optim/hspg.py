@@ -16,7 +16,7 @@ from torch.optim.optimizer import ParamsT
 
 from rsprune.optim._checks import check_count, check_number
 from rsprune.optim._run import Rows, try_compiled
-from rsprune.optim.base import Group, SparseOptimizer, tensors_of
+from rsprune.optim.base import Group, SparseOptimizer, as_list, tensors_of
 from rsprune.optim.prox import Scalar, axpy, group_shrink_factor, in_half_space
 from rsprune.optim.prox_sg import update_momentum, update_momentum_
 from rsprune.optim.slots import (
@@ -25,7 +25,9 @@ from rsprune.optim.slots import (
     along,
     group_norms,
     group_sums,
+    listed,
     memberships,
+    starts_in,
     sums_along,
     ungrouped,
 )
@@ -55,7 +57,9 @@ class HSPG(SparseOptimizer):
         groups: a list of groups, each a collection of slots ``(parameter, dim, index)``, or a
             function from a list of parameters to such a list; None for one group per output
             filter. The slots of a group lie in one parameter group. What is in no group takes SGD
-            steps. A parameter group may also bring its own under the key ``"groups"``.
+            steps. A parameter group may also bring its own under the key ``"groups"``; one that is
+            added later must, or gets the default. A group acts through those of its parameters
+            that have a gradient in a step.
         momentum, nesterov, weight_decay, on_nonfinite, foreach, fused: as in :class:`ProxSG`.
     """
 
@@ -91,20 +95,20 @@ class HSPG(SparseOptimizer):
         return _stage(self.param_groups[0])
 
     def _distribute(self, params: ParamsT, groups: GroupSource) -> list[Group]:
-        """Hand every parameter group the groups of its own parameters."""
-        entries: list[Any] = list(params)
+        """Hand every parameter group, unless it brings its own, the groups of its parameters."""
+        entries: list[Any] = [params] if isinstance(params, Tensor) else list(params)
         if not entries or not isinstance(entries[0], dict):
             entries = [{"params": entries}]
-        entries = [{**entry, "params": [*entry["params"]]} for entry in entries]
+        entries = [{**entry, "params": as_list(entry["params"])} for entry in entries]
         if callable(groups):
             return [{"groups": groups, **entry} for entry in entries]
-        left = [list(group) for group in groups]
+        left = listed(self._owner, groups)
         for entry in entries:
-            own = set(tensors_of(entry["params"]))
-            entry["groups"] = [group for group in left if group and group[0][0] in own]
-            left = [group for group in left if not (group and group[0][0] in own)]
-        if left:
-            memberships(self._owner, [], left)  # says what is wrong with them
+            if "groups" not in entry:
+                own = set(tensors_of(entry["params"]))
+                entry["groups"] = [group for group in left if starts_in(group, own)]
+                left = [group for group in left if not starts_in(group, own)]
+        memberships(self._owner, [], left)  # says what is wrong with groups of no parameter
         return entries
 
     def _prepared(self, group: Group) -> Group:
@@ -138,7 +142,7 @@ class HSPG(SparseOptimizer):
         else:
             literal, in_place = _half_space_literal, _half_space_in_place
             arguments |= {"penalty": penalty, "eps": float(group["eps"])}
-        rows = self._rows(params, grads, *(["momentum_buffer"] if momentum else []))
+        rows = self._rows(group, params, grads)
         if group["fused"] and try_compiled(literal, rows, arguments):
             return
         (literal if group["foreach"] is False else in_place)(rows, **arguments)
@@ -146,12 +150,20 @@ class HSPG(SparseOptimizer):
     @staticmethod
     def _members(group: Group, params: list[Tensor]) -> list[Membership]:
         """The memberships of ``params``, on their devices."""
-        group["members"] = [
-            (dim, ids.to(param.device))
-            for (dim, ids), param in zip(group["members"], group["params"], strict=True)
-        ]
-        of = dict(zip(group["params"], group["members"], strict=True))
-        return [of[param] for param in params]
+        place = {param: i for i, param in enumerate(group["params"])}
+        for param in params:
+            dim, ids = group["members"][place[param]]
+            group["members"][place[param]] = (dim, ids.to(param.device))
+        return [group["members"][place[param]] for param in params]
+
+    def __repr__(self) -> str:
+        """As other optimizers print, without the long lists of members."""
+        members = [group.pop("members") for group in self.param_groups]
+        try:
+            return super().__repr__()
+        finally:
+            for group, own in zip(self.param_groups, members, strict=True):
+                group["members"] = own
 
     def _sizes_and_slopes(self, group: Group) -> Iterator[tuple[Tensor, Tensor]]:
         params = [param.detach() for param in group["params"]]

@@ -16,7 +16,7 @@ from torch.optim.optimizer import ParamsT
 
 from rsprune.errors import InvalidParameterError
 from rsprune.optim._checks import check_count
-from rsprune.optim._run import Update, run
+from rsprune.optim._run import Update
 from rsprune.optim.base import Group, SparseOptimizer
 from rsprune.optim.prox import Scalar, axpy, orthant_project
 from rsprune.optim.prox_sg import prox_step, update_momentum, update_momentum_
@@ -82,29 +82,25 @@ class OBProxSG(SparseOptimizer):
 
     def _check(self, group: Group) -> None:
         super()._check(group)
-        check_phases(self._owner, group)
+        check_count(self._owner, "prox_steps", group["prox_steps"], low=0)
+        steps = group["orthant_steps"]
+        if steps == "prox_steps" and group["prox_steps"] == 0:
+            raise InvalidParameterError(
+                self._owner, "orthant_steps", "given where prox_steps is 0", steps,
+                "Use orthant_steps=None to stay in the orthant phase.",
+            )  # fmt: skip
+        if steps is not None and steps != "prox_steps":
+            check_count(
+                self._owner, "orthant_steps", steps, low=1,
+                remedy="Use None to stay in the orthant phase for good, or ProxSG to have none.",
+            )  # fmt: skip
 
     def _update(self, group: Group, params: list[Tensor], grads: list[Tensor]) -> None:
         if phase_of(group) == "prox":
             prox_step(self, group, params, grads)
         else:
-            orthant_step(self, group, params, grads)
-
-
-def check_phases(owner: str, group: Group) -> None:
-    """Check the lengths of the two phases."""
-    check_count(owner, "prox_steps", group["prox_steps"], low=0)
-    steps = group["orthant_steps"]
-    if steps == "prox_steps" and group["prox_steps"] == 0:
-        raise InvalidParameterError(
-            owner, "orthant_steps", "given where prox_steps is 0", steps,
-            "Use orthant_steps=None to stay in the orthant phase.",
-        )  # fmt: skip
-    if steps is not None and steps != "prox_steps":
-        check_count(
-            owner, "orthant_steps", steps, low=1,
-            remedy="Use None to stay in the orthant phase for good, or ProxSG to have none.",
-        )  # fmt: skip
+            lr, penalty = float(group["lr"]), self._penalty(group)
+            self._apply(ORTHANT, group, params, grads, lr=lr, penalty=penalty)
 
 
 def phase_of(group: Group) -> Phase:
@@ -115,23 +111,6 @@ def phase_of(group: Group) -> Phase:
     if orthant_steps is not None:
         step %= prox_steps + (prox_steps if orthant_steps == "prox_steps" else orthant_steps)
     return "prox" if step < prox_steps else "orthant"
-
-
-def orthant_step(
-    optimizer: SparseOptimizer, group: Group, params: list[Tensor], grads: list[Tensor]
-) -> None:
-    """One step of the orthant phase on a regularised group."""
-    momentum = float(group["momentum"])
-    run(
-        ORTHANT,
-        optimizer._rows(params, grads, *(["momentum_buffer"] if momentum else [])),
-        foreach=group["foreach"] is not False,
-        fused=bool(group["fused"]),
-        lr=float(group["lr"]),
-        penalty=optimizer._penalty(group),
-        momentum=momentum,
-        nesterov=bool(group["nesterov"]),
-    )
 
 
 def _orthant_literal(

@@ -55,6 +55,16 @@ def param_groups(
         exclude: called with the name and the parameter of each weight; True keeps the penalty off
             it, e.g. ``lambda name, p: name.startswith("head.")``.
     """
+    if not isinstance(model, nn.Module):
+        raise InvalidParameterError(
+            "param_groups", "model", "a torch.nn.Module", type(model).__name__,
+            "Pass the model itself, not its parameters.",
+        )  # fmt: skip
+    if exclude is not None and not callable(exclude):
+        raise InvalidParameterError(
+            "param_groups", "exclude", "a function of a name and a parameter", exclude,
+            'For example lambda name, p: name.startswith("head.").',
+        )  # fmt: skip
     check_number("param_groups", "lam", lam, low=0)
     if weight_decay is not None:
         check_number("param_groups", "weight_decay", weight_decay, low=0)

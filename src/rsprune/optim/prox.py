@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import torch
 from torch import Tensor
+from torch.nn.functional import softshrink
 
 Scalar = float | Tensor
 
@@ -26,7 +27,9 @@ def axpy(scale: Scalar, x: Tensor, y: Tensor) -> Tensor:
 
 def soft_threshold(v: Tensor, threshold: Scalar) -> Tensor:
     """The proximal operator of ``threshold * ||v||_1``; exact zeros where ``|v| <= threshold``."""
-    return v - v.clamp(-threshold, threshold)  # type: ignore[arg-type]  # a mix of overloads
+    if isinstance(threshold, Tensor):
+        return v - v.clamp(-threshold, threshold)
+    return softshrink(v, threshold)  # in half precision, clamp would round the threshold
 
 
 def orthant_project(v: Tensor, sign: Tensor) -> Tensor:
@@ -36,9 +39,12 @@ def orthant_project(v: Tensor, sign: Tensor) -> Tensor:
 
 def group_shrink_factor(norm: Tensor, threshold: Scalar) -> Tensor:
     """The factor by which the proximal operator of ``threshold * ||v_g||_2`` shrinks each group."""
-    return torch.where(norm > threshold, 1 - threshold / norm, 0.0)
+    return torch.where(norm <= threshold, 0.0, 1 - threshold / norm)
 
 
 def in_half_space(inner: Tensor, squared_norm: Tensor, eps: Scalar) -> Tensor:
-    """Which groups stay: ``<trial_g, x_g> >= eps ||x_g||^2``, and a zero group never does."""
-    return (inner >= eps * squared_norm) & (squared_norm > 0)
+    """Which groups stay: ``<trial_g, x_g> >= eps ||x_g||^2``, and a zero group never does.
+
+    A group with a NaN stays, so that the damage shows.
+    """
+    return ~(inner < eps * squared_norm) & (squared_norm != 0)

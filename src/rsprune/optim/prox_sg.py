@@ -15,7 +15,7 @@ import torch
 from torch import Tensor
 from torch.optim.optimizer import ParamsT
 
-from rsprune.optim._run import Update, run
+from rsprune.optim._run import Update
 from rsprune.optim.base import Group, SparseOptimizer
 from rsprune.optim.prox import Scalar, axpy, soft_threshold
 
@@ -78,18 +78,9 @@ def prox_step(
     optimizer: SparseOptimizer, group: Group, params: list[Tensor], grads: list[Tensor]
 ) -> None:
     """One proximal step on a regularised group (also the prox phase of OBProx-SG)."""
-    momentum = float(group["momentum"])
     lr = float(group["lr"])
-    run(
-        PROX,
-        optimizer._rows(params, grads, *(["momentum_buffer"] if momentum else [])),
-        foreach=group["foreach"] is not False,
-        fused=bool(group["fused"]),
-        lr=lr,
-        threshold=lr * optimizer._penalty(group),
-        momentum=momentum,
-        nesterov=bool(group["nesterov"]),
-    )
+    threshold = lr * optimizer._penalty(group)
+    optimizer._apply(PROX, group, params, grads, lr=lr, threshold=threshold)
 
 
 def update_momentum(
@@ -151,18 +142,15 @@ def _prox_in_place(
     # hardtanh_backward(x, y, a, b) is x where a < y < b, else 0. First the old weight where the
     # new one is zero, that is where |trial| <= threshold; then the buffer where that left nothing.
     # A weight that stays zero therefore keeps its momentum, and can gather enough to leave.
-    edge = _just_above(threshold, param.dtype)
+    edge, least = _just_above(threshold, param.dtype), _just_above(0.0, param.dtype)
     aten.hardtanh_backward.grad_input(param, trial, -edge, edge, grad_input=param)
-    aten.hardtanh_backward.grad_input(buffer, param, -_TINY, _TINY, grad_input=buffer)
+    aten.hardtanh_backward.grad_input(buffer, param, -least, least, grad_input=buffer)
     aten.softshrink.out(trial, threshold, out=param)
-
-
-_TINY = 1e-38  # below every weight that is not zero
 
 
 @lru_cache(maxsize=64)
 def _just_above(threshold: float, dtype: torch.dtype) -> float:
-    """The next number above ``threshold`` in the precision the CPU kernels compare in."""
+    """The next number above ``threshold`` in the precision that the kernels compare in."""
     if dtype == torch.float64:
         return math.nextafter(threshold, math.inf)
     bounds = torch.tensor([threshold, math.inf], device="cpu", dtype=torch.float32)

@@ -16,7 +16,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from rsprune.errors import RsPruneError, RsPruneWarning
+from rsprune.errors import InvalidParameterError, RsPruneWarning
 from rsprune.optim.prox_sg import ProxSG
 
 
@@ -31,8 +31,8 @@ class ProxSVRG(ProxSG):
             for batch in loader:
                 opt.step(lambda: batch_loss(batch))
 
-    Each step calls its closure twice, at the weights and at the reference point, with the same
-    random numbers (dropout masks, augmentation). A closure that changes buffers, as batch norm
+    Each step calls its closure twice, at the weights and at the reference point, with the same of
+    torch's random numbers (dropout masks). A closure that changes buffers, as batch norm
     does, changes them twice. The steps of all groups are variance-reduced. State: the reference
     point and its full gradient, besides the momentum buffer, if any. Before the first snapshot a
     step is Prox-SG's.
@@ -47,60 +47,69 @@ class ProxSVRG(ProxSG):
         with torch.enable_grad():
             loss = full_closure()
         self._check_gradients()
-        for param in self._all_params():
-            if param.grad is not None:
-                self.state[param]["reference"] = param.detach().clone()
-                self.state[param]["full_grad"] = param.grad.detach().clone()
-                param.grad = None
+        if self._finite_where_asked():
+            for param in self._all_params():
+                own = self.state[param]
+                if param.grad is None:  # an old reference would bias its steps
+                    own.pop("reference", None)
+                    own.pop("full_grad", None)
+                else:
+                    own["reference"] = param.detach().clone()
+                    own["full_grad"] = param.grad.detach().clone()
+        self.zero_grad(set_to_none=True)
         return loss
 
     @torch.no_grad()
     def step(self, closure: Callable[[], float] | None = None) -> float | None:  # type: ignore[override]
         """Take one step on the batch that ``closure`` computes; return its loss."""
         held = [p for p in self._all_params() if "reference" in self.state.get(p, {})]
+        if held and closure is None:
+            raise InvalidParameterError(
+                self._owner, "closure", "given to step() after a snapshot", None,
+                "Pass a function that clears the gradients, computes the loss of the batch, calls "
+                "backward and returns the loss: it is called at two points.",
+            )  # fmt: skip
         if not held:
             _warn_no_snapshot(self._owner)
-            return super().step(closure)
-        if closure is None:
-            raise RsPruneError(
-                f"{self._owner}.step needs a closure after snapshot(): it computes the batch's "
-                "gradient at two points. Pass a function that clears the gradients, computes the "
-                "loss, calls backward and returns the loss."
-            )
         before = _random_state()
-        with torch.enable_grad():
-            loss = closure()
-        after = _random_state()
+        loss = None
+        if closure is not None:
+            with torch.enable_grad():
+                loss = closure()
         grads = {p: p.grad for p in self._all_params()}
-        reference_grads = self._gradients_at_reference(held, closure, before)
-        _set_random_state(after)
-        for param, grad in grads.items():
-            at_reference = reference_grads.get(param)
-            param.grad = grad
-            if grad is not None and at_reference is not None:
-                param.grad = grad - at_reference + self.state[param]["full_grad"]
         try:
+            if held and closure is not None:
+                self._reduce_variance(held, closure, before)
             self._step_on_gradients()
         finally:
             for param, grad in grads.items():
                 param.grad = grad
         return loss
 
-    def _gradients_at_reference(
+    def _reduce_variance(
         self, held: list[Tensor], closure: Callable[[], float], random_state: list[Any]
-    ) -> dict[Tensor, Tensor | None]:
+    ) -> None:
+        """Replace the gradients g(w) by g(w) - g(w_ref) + full(w_ref)."""
+        after = _random_state()
         weights = [p.detach().clone() for p in held]
+        grads = {p: p.grad for p in self._all_params()}
+        self.zero_grad(set_to_none=True)
         try:
             for param in held:
                 param.copy_(self.state[param]["reference"])
-                param.grad = None
             _set_random_state(random_state)
             with torch.enable_grad():
                 closure()
-            return {p: p.grad for p in held}
         finally:
+            _set_random_state(after)
             for param, weight in zip(held, weights, strict=True):
                 param.copy_(weight)
+        at_reference = {p: p.grad for p in held}
+        for param, grad in grads.items():
+            other = at_reference.get(param)
+            param.grad = grad
+            if grad is not None and other is not None:
+                param.grad = grad - other + self.state[param]["full_grad"]
 
     def _all_params(self) -> list[Tensor]:
         return [p for group in self.param_groups for p in group["params"]]
@@ -122,5 +131,5 @@ def _warn_no_snapshot(owner: str) -> None:
         f"{owner}.step without a snapshot is a Prox-SG step. Call snapshot(full_closure) at the "
         "start of every epoch.",
         RsPruneWarning,
-        stacklevel=3,
+        stacklevel=4,  # past step and torch's wrappers of it
     )

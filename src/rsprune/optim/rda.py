@@ -16,7 +16,7 @@ from torch import Tensor
 from torch.optim.optimizer import ParamsT
 
 from rsprune.optim._checks import check_number
-from rsprune.optim._run import Update, run
+from rsprune.optim._run import Update
 from rsprune.optim.base import Group, SparseOptimizer
 from rsprune.optim.prox import Scalar, axpy, soft_threshold
 from rsprune.optim.prox_sg import update_momentum, update_momentum_
@@ -32,9 +32,10 @@ class RDA(SparseOptimizer):
         k <- k + 1;   total <- total + d
         w <- soft(w0 - total / (gamma sqrt(k)), sqrt(k) / gamma lam / (1 - m))
 
-    ``k`` counts steps over the whole run and is never restarted; ``w0`` is the parameter as it was
-    at its first step. State: ``w0`` and ``total`` (and the momentum buffer, if any). Momentum is
-    never forgotten here: the dual average is the memory, and losing a part of it would bias it.
+    ``k`` counts the steps of a parameter over the whole run and is never restarted; ``w0`` is the
+    parameter as it was at its first step. Where ``lam`` or the momentum change, the mean over the
+    steps counts. State: ``w0`` and ``total``, and the momentum buffer, if any. Momentum is never
+    forgotten here: the dual average is the memory, and losing a part of it would bias it.
 
     Args:
         params: parameters or groups; :func:`rsprune.param_groups` makes suitable groups.
@@ -79,26 +80,48 @@ class RDA(SparseOptimizer):
         )  # fmt: skip
 
     def _update(self, group: Group, params: list[Tensor], grads: list[Tensor]) -> None:
-        for param in params:
-            if "initial" not in self.state[param]:
-                self.state[param]["initial"] = param.detach().clone()
-        momentum = float(group["momentum"])
-        names = ["initial", "grad_sum", *(["momentum_buffer"] if momentum else [])]
-        root_k = math.sqrt(group["steps_taken"] + 1)
-        run(
-            DUAL_AVERAGE,
-            self._rows(params, grads, *names),
-            foreach=group["foreach"] is not False,
-            fused=bool(group["fused"]),
-            scale=1 / (group["gamma"] * root_k),
-            threshold=root_k / group["gamma"] * self._penalty(group),
-            momentum=momentum,
-            nesterov=bool(group["nesterov"]),
-        )
+        batches: dict[tuple[int, float], tuple[list[Tensor], list[Tensor]]] = {}
+        for param, grad in zip(params, grads, strict=True):
+            own = self.state[param]
+            if "initial" not in own:
+                wide = torch.promote_types(param.dtype, torch.float32)
+                own["initial"] = param.detach().clone()
+                own["grad_sum"] = torch.zeros_like(param, dtype=wide)
+                own["count"], own["mean_penalty"] = 0, self._penalty(group)
+            own["count"] += 1
+            # Exactly lam / (1 - m) while these do not change.
+            own["mean_penalty"] += (self._penalty(group) - own["mean_penalty"]) / own["count"]
+            batch = batches.setdefault((own["count"], own["mean_penalty"]), ([], []))
+            batch[0].append(param)
+            batch[1].append(grad)
+        for (count, penalty), batch in batches.items():  # one, unless gradients come and go
+            root_k = math.sqrt(count)
+            self._apply(
+                DUAL_AVERAGE, group, *batch, "initial", "grad_sum",
+                scale=1 / (group["gamma"] * root_k),
+                threshold=root_k / group["gamma"] * penalty,
+            )  # fmt: skip
+
+    def _sgd(self, group: Group, params: list[Tensor], grads: list[Tensor]) -> None:
+        super()._sgd(group, params, grads)
+        for param in params:  # should the penalty come back, averaging begins anew from there
+            for name in ("initial", "grad_sum", "count", "mean_penalty"):
+                self.state.get(param, {}).pop(name, None)
+
+    def load_state_dict(self, state_dict: dict[str, Any]) -> None:
+        """Load a state; sums of half-precision gradients keep their precision."""
+        super().load_state_dict(state_dict)
+        params = [p for group in self.param_groups for p in group["params"]]
+        numbers = [n for group in state_dict["param_groups"] for n in group["params"]]
+        for number, param in zip(numbers, params, strict=True):
+            saved = state_dict["state"].get(number, {})
+            if "grad_sum" in saved:  # torch casts state to the type of the parameter
+                self.state[param]["grad_sum"] = saved["grad_sum"].to(param.device, copy=True)
 
     def _reach(self, group: Group, learning_rates: list[float]) -> float:
-        steps = group["steps_taken"] + len(learning_rates)
-        return math.sqrt(steps) / float(group["gamma"]) * self._penalty(group)
+        taken = group["steps_taken"]
+        growth = math.sqrt(taken + len(learning_rates)) - math.sqrt(taken)
+        return growth / float(group["gamma"]) * self._penalty(group)
 
 
 def _literal(
@@ -118,7 +141,7 @@ def _literal(
         buffer.copy_(new_buffer)
     total = grad_sum + direction
     grad_sum.copy_(total)
-    param.copy_(soft_threshold(axpy(-scale, total, initial), threshold))
+    param.copy_(soft_threshold(axpy(-scale, total, initial).to(param.dtype), threshold))
 
 
 def _in_place(

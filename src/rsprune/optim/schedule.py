@@ -60,23 +60,27 @@ def phase_schedule(
         orthant_epochs: the length of an orthant phase; None: from the first one on, for good.
     """
     owner = "phase_schedule"
-    steps = loader if isinstance(loader, int) else len(loader)
-    check_count(owner, "loader", steps, low=1, remedy="Pass a loader that has a length.")
+    steps = len(loader) if hasattr(loader, "__len__") else loader
+    check_count(
+        owner, "loader", steps, low=1,
+        remedy="Pass a loader that has a length, or the number of steps in an epoch.",
+    )  # fmt: skip
     check_number(owner, "epochs", epochs, low=0, open_low=True)
     check_number(owner, "prox_epochs", prox_epochs, low=0)
     total = max(1, round(epochs * steps))
-    prox = round(prox_epochs * steps)
-    if orthant_epochs is None:
+    prox = max(1, round(prox_epochs * steps)) if prox_epochs > 0 else 0
+    if orthant_epochs is not None:
+        check_number(owner, "orthant_epochs", orthant_epochs, low=0, open_low=True)
+    if orthant_epochs is None or prox == 0:
         if prox >= total:
             raise InvalidParameterError(
                 owner, "prox_epochs", f"less than epochs ({epochs:g})", prox_epochs,
                 "The run must end in an orthant phase.",
             )  # fmt: skip
         return PhaseSchedule(total, prox, None)
-    check_number(owner, "orthant_epochs", orthant_epochs, low=0, open_low=True)
     orthant = max(1, round(orthant_epochs * steps))
     if prox + orthant > total:  # one cycle, shared out in the same proportion
-        prox = prox * total // (prox + orthant)
+        prox = max(1, prox * total // (prox + orthant)) if total > 1 else 0
         return PhaseSchedule(total, prox, total - prox)
     while 2 * _last_orthant(total, prox, orthant) < orthant:
         orthant += 1

@@ -8,6 +8,8 @@ share an element; hence the slots of one parameter all lie along one dimension.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
+from numbers import Integral
+from typing import NoReturn
 
 import torch
 from torch import Tensor
@@ -30,7 +32,7 @@ def memberships(
     """
     if groups is None:
         return _filter_memberships(params)
-    groups = [list(group) for group in groups]
+    groups = listed(owner, groups)
     dims: dict[Tensor, int] = {}
     owners: dict[Tensor, list[int]] = {}
     known = set(params)
@@ -44,14 +46,35 @@ def memberships(
                     owner, "groups that share no element",
                     f"slots along dim {dims[param]} and dim {dim} of one parameter",
                 )  # fmt: skip
-            numbers = owners.setdefault(param, [len(groups)] * param.shape[dim])
+            numbers = owners.setdefault(param, [len(groups)] * _length(param, dim))
             if numbers[index] != len(groups):
                 _refuse(owner, "groups that share no element", f"index {index} of dim {dim} twice")
             numbers[index] = number
     return [
-        (dims.get(p, 0), torch.tensor(owners.get(p, [len(groups)] * _length(p)), device="cpu"))
+        (
+            dims.get(p, 0),
+            torch.tensor(owners.get(p, [len(groups)] * _length(p)), device="cpu"),
+        )
         for p in params
     ], len(groups)
+
+
+def listed(owner: str, groups: object) -> list[list[Slot]]:
+    """Groups as lists of slots, refused where they are not collections of collections."""
+    if not isinstance(groups, Iterable) or isinstance(groups, str | Tensor):
+        _refuse(owner, "a list of groups", repr(groups))
+    found = []
+    for group in groups:
+        if not isinstance(group, Iterable) or isinstance(group, str | Tensor):
+            _refuse(owner, "a list of groups of slots", repr(group))
+        found.append(list(group))
+    return found
+
+
+def starts_in(group: Sequence[Slot], params: set[Tensor]) -> bool:
+    """Whether the first slot of a group is one of these parameters'."""
+    first = group[0] if group else None
+    return isinstance(first, tuple) and len(first) > 0 and first[0] in params
 
 
 def group_sums(values: Iterable[tuple[Tensor, Membership]], count: int) -> Tensor:
@@ -101,24 +124,25 @@ def _filter_memberships(params: Sequence[Tensor]) -> tuple[list[Membership], int
     return result, start
 
 
-def _length(param: Tensor) -> int:
-    return param.shape[0] if param.dim() else 1
+def _length(param: Tensor, dim: int = 0) -> int:
+    return param.shape[dim] if param.dim() else 1
 
 
 def _checked(owner: str, slot: Slot, known: set[Tensor]) -> Slot:
-    if len(slot) != 3:
-        _refuse(owner, "groups of slots (parameter, dim, index)", f"a tuple of {len(slot)}")
+    if not isinstance(slot, tuple) or len(slot) != 3:
+        _refuse(owner, "groups of slots (parameter, dim, index)", repr(slot))
     param, dim, index = slot
     if not isinstance(param, Tensor) or param not in known:
         _refuse(owner, "slots of parameters of the same parameter group", "another parameter")
-    if not 0 <= dim < max(param.dim(), 1):
-        _refuse(owner, f"slots with a dim in the range [0, {param.dim()})", f"dim {dim}")
-    if not 0 <= index < (param.shape[dim] if param.dim() else 1):
-        _refuse(owner, f"slots with an index in the range [0, {param.shape[dim]})", f"{index}")
+    if not isinstance(dim, Integral) or not 0 <= dim < max(param.dim(), 1):
+        _refuse(owner, f"slots with a dim in the range [0, {max(param.dim(), 1)})", f"dim {dim}")
+    size = _length(param, dim)
+    if not isinstance(index, Integral) or not 0 <= index < size:
+        _refuse(owner, f"slots with an index in the range [0, {size})", f"index {index}")
     return slot
 
 
-def _refuse(owner: str, allowed: str, value: str) -> None:
+def _refuse(owner: str, allowed: str, value: str) -> NoReturn:
     raise InvalidParameterError(
         owner, "groups", allowed, value, "A slot is (parameter, dim, index)."
     )

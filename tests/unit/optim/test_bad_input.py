@@ -11,8 +11,8 @@ import torch
 from torch import nn
 
 from rsprune import GradientError, InvalidParameterError, RsPruneError, param_groups
-from rsprune.optim import HSPG, RDA, OBProxSG, phase_schedule
-from rsprune.optim.diagnostics import reach
+from rsprune.optim import HSPG, RDA, OBProxSG, ProxSVRG, phase_schedule
+from rsprune.optim.diagnostics import reach, wrongly_frozen
 from tests.optimizers import CASES, Case, assert_same_bits, small_net, weights
 
 every_case = pytest.mark.parametrize("case", CASES, ids=lambda case: case.name)
@@ -43,6 +43,9 @@ def param() -> nn.Parameter:
         ("nesterov", "yes", "one of True, False"),
         ("on_nonfinite", "rase", "one of 'ignore', 'skip', 'raise'"),
         ("foreach", 1.5, "one of None, True, False"),
+        ("foreach", 0, "one of None, True, False"),
+        ("lr", 10**400, "a finite number in the range [0, inf)"),
+        ("lr", torch.ones((), device="meta"), "a finite number in the range [0, inf)"),
     ],
 )
 def test_hyper_parameters_out_of_range(case: Case, name: str, value: Any, allowed: str) -> None:
@@ -101,17 +104,17 @@ def test_unknown_keyword(case: Case, keyword: str) -> None:
     with pytest.raises(InvalidParameterError) as caught:
         case([param()], **{keyword: 0.1})
     assert f"The '{keyword}' parameter of {case.cls.__name__}" in str(caught.value)
-    if keyword != "learning_rate":
-        assert "Did you mean" in str(caught.value)
+    assert "Did you mean" in str(caught.value)
 
 
 @every_case
 def test_misspelt_key_of_a_group(case: Case) -> None:
     """A key near a known one is a slip; others are the user's own, as with every optimizer."""
-    for slip in ("lambda", "lamda", "momentun"):
+    for slip in ("lambda", "lamda", "momentun", "learning_rate"):
         with pytest.raises(InvalidParameterError, match="Did you mean"):
             case([{"params": [param()], slip: 0.1}])
-    case([{"params": [param()], "name": "head", "initial_lr": 0.1, "max_momentum": 0.95}])
+    own = {"name": "head", "initial_lr": 0.1, "max_momentum": 0.95, "lr_scale": 2, "steps": 3}
+    case([{"params": [param()], **own}])
 
 
 @every_case
@@ -204,6 +207,50 @@ def test_param_groups_refuses() -> None:
 def test_phase_schedule_refuses(arguments: dict[str, Any], name: str) -> None:
     with pytest.raises(InvalidParameterError, match=f"'{name}' parameter of phase_schedule"):
         phase_schedule(**arguments)
+
+
+def test_phase_schedule_without_a_length() -> None:
+    for loader in (iter([1, 2]), None, 2.5):
+        with pytest.raises(InvalidParameterError, match="number of steps in an epoch"):
+            phase_schedule(10, loader)
+
+
+def test_diagnostics_refuse_other_optimizers() -> None:
+    sgd = torch.optim.SGD([param()])
+    for call in (lambda: reach(sgd, 5), lambda: wrongly_frozen(sgd)):
+        with pytest.raises(InvalidParameterError, match="a sparse optimizer of rsprune"):
+            call()
+
+
+def test_wrongly_frozen_without_gradients() -> None:
+    with pytest.raises(GradientError, match="there are none"):
+        wrongly_frozen(OBProxSG([param()]))
+
+
+def test_param_groups_takes_a_model_and_a_function() -> None:
+    with pytest.raises(InvalidParameterError, match="not its parameters"):
+        param_groups(nn.Linear(2, 2).parameters(), lam=0.1)
+    with pytest.raises(InvalidParameterError, match="'exclude' parameter"):
+        param_groups(nn.Linear(2, 2), lam=0.1, exclude="bias")
+
+
+def test_state_of_an_optimizer_that_maximises() -> None:
+    weight = param()
+    sgd = torch.optim.SGD([weight], maximize=True)
+    with pytest.raises(InvalidParameterError, match="'maximize'"):
+        OBProxSG([weight]).load_state_dict(sgd.state_dict())
+
+
+def test_prox_svrg_without_a_closure_after_a_snapshot() -> None:
+    weight = param()
+    optimizer = ProxSVRG([weight])
+
+    def full() -> None:
+        weight.grad = torch.ones(2, 2)
+
+    optimizer.snapshot(full)
+    with pytest.raises(InvalidParameterError, match="'closure' parameter of ProxSVRG"):
+        optimizer.step()
 
 
 def test_reach_refuses() -> None:

@@ -48,13 +48,16 @@ def test_makes_exact_zeros_and_lowers_the_loss(case: Case) -> None:
 @pytest.mark.parametrize("momentum", [0.0, 0.9])
 def test_group_without_penalty_is_plain_sgd(case: Case, momentum: float) -> None:
     """lam = 0 gives torch's SGD, bit for bit, with weight decay and Nesterov momentum too."""
-    if case.name == "ProxSVRG":
-        case = Case("ProxSG", rsprune.optim.ProxSG)  # its steps are variance-reduced in all groups
     settings = {"momentum": momentum, "nesterov": momentum > 0, "weight_decay": 1e-2}
     ours, theirs = small_net(), small_net()
-    train(ours, case([{"params": ours.parameters(), "lam": 0.0}], **settings), range(6))
-    train(theirs, torch.optim.SGD(theirs.parameters(), lr=0.1, **settings), range(6))
+    for net, optimizer in (
+        (ours, case([{"params": ours.parameters(), "lam": 0.0}], **settings)),
+        (theirs, torch.optim.SGD(theirs.parameters(), lr=0.1, **settings)),
+    ):
+        for step in range(6):  # without snapshots, which would reduce the variance of all groups
+            optimizer.step(loss_closure(net, optimizer, step))
     assert_same_bits(weights(ours), weights(theirs))
+    assert not torch.equal(weights(ours)[0], weights(small_net())[0])
 
 
 def test_groups_have_their_own_rate_and_penalty(case: Case) -> None:
@@ -94,17 +97,54 @@ def test_step_without_closure_uses_the_gradients_and_returns_none(case: Case) ->
 
 
 def test_schedulers_drive_the_rate(case: Case) -> None:
+    """As setting the rate by hand does, and to an effect."""
+    scheduled, by_hand, constant = small_net(), small_net(), small_net()
+    one, two, three = (case(groups(net, case)) for net in (scheduled, by_hand, constant))
+    schedule = torch.optim.lr_scheduler.StepLR(one, 1, gamma=0.5)
+    for step in range(9):
+        one.step(loss_closure(scheduled, one, step))
+        schedule.step()
+        two.step(loss_closure(by_hand, two, step))
+        three.step(loss_closure(constant, three, step))
+        for group in two.param_groups:
+            group["lr"] *= 0.5
+    assert_same_bits(weights(scheduled), weights(by_hand))
+    assert any(
+        not torch.equal(a, b) for a, b in zip(weights(scheduled), weights(constant), strict=True)
+    )
+
+
+def test_momentum_may_change_during_the_run(case: Case) -> None:
+    """OneCycleLR moves it with the rate; a run may also begin without any."""
     net = small_net()
     optimizer = case(groups(net, case), momentum=0.9)
-    schedule = torch.optim.lr_scheduler.OneCycleLR(optimizer, max_lr=0.2, total_steps=10)
-    rates, momenta = set(), set()
-    for step in range(9):
+    schedule = torch.optim.lr_scheduler.OneCycleLR(optimizer, max_lr=0.05, total_steps=20)
+    first = loss_closure(net, optimizer, None)().item()
+    for step in range(19):
         optimizer.step(loss_closure(net, optimizer, step))
         schedule.step()
-        rates.add(optimizer.param_groups[0]["lr"])
-        momenta.add(optimizer.param_groups[0]["momentum"])
-    assert len(rates) > 5
-    assert len(momenta) > 5
+    assert loss_closure(net, optimizer, None)().item() < first
+    late = small_net()
+    optimizer = case(groups(late, case))
+    train(late, optimizer, range(4))
+    for group in optimizer.param_groups:
+        group["momentum"] = 0.5
+    train(late, optimizer, range(4, 8))
+    assert "momentum_buffer" in optimizer.state[late[0].weight]
+
+
+def test_penalty_may_come_and_go(case: Case) -> None:
+    """Steps taken without a penalty are not undone when it comes back."""
+    param = nn.Parameter(torch.full((4, 4), 0.5))
+    optimizer = case([param], lam=1e-3)
+    values = [0.5]
+    for lam in (1e-3, 0.0, 1e-3):
+        optimizer.param_groups[0]["lam"] = lam
+        for _ in range(5):
+            param.grad = torch.full((4, 4), 0.1)
+            optimizer.step()
+            values.append(param[0, 0].item())
+    assert values == sorted(values, reverse=True)
 
 
 def test_state_dict_before_the_first_step_changes_nothing(case: Case) -> None:
@@ -245,10 +285,14 @@ def test_construction_on_the_meta_device(case: Case) -> None:
 
 
 def test_named_parameters(case: Case) -> None:
-    net = small_net()
-    optimizer = case(net.named_parameters())
-    train(net, optimizer, range(3))
+    named, plain = small_net(), small_net()
+    optimizer = case(named.named_parameters())
+    train(named, optimizer, range(6))
+    train(plain, case(plain.parameters()), range(6))
     assert optimizer.param_groups[0]["param_names"][0] == "0.weight"
+    assert_same_bits(weights(named), weights(plain))
+    assert not torch.equal(weights(named)[0], weights(small_net())[0])
+    case(optimizer.param_groups)  # groups of one optimizer can start another
 
 
 def test_tensor_learning_rate(case: Case) -> None:
@@ -300,10 +344,14 @@ def test_accelerate_prepares_it(case: Case) -> None:
         accelerator.backward(nn.functional.cross_entropy(model(x), y))
         two.step()
     assert_same_bits(weights(plain), weights(prepared))
+    assert zeros(prepared) > 0
 
 
 def test_state_is_the_momentum_buffer_and_what_the_method_must_remember(case: Case) -> None:
-    needed = {"RDA": {"initial", "grad_sum"}, "ProxSVRG": {"reference", "full_grad"}}
+    needed = {
+        "RDA": {"initial", "grad_sum", "count", "mean_penalty"},
+        "ProxSVRG": {"reference", "full_grad"},
+    }
     for momentum, buffers in ((0.0, set()), (0.9, {"momentum_buffer"})):
         net = small_net()
         optimizer = case([{"params": net.parameters()}], momentum=momentum)
@@ -311,7 +359,8 @@ def test_state_is_the_momentum_buffer_and_what_the_method_must_remember(case: Ca
         for param in net.parameters():
             state = optimizer.state[param]
             assert set(state) == buffers | needed.get(case.name, set())
-            assert all(value.shape == param.shape for value in state.values())
+            tensors = [value for value in state.values() if isinstance(value, torch.Tensor)]
+            assert all(value.shape == param.shape for value in tensors)
 
 
 def test_hooks_run(case: Case) -> None:
@@ -322,6 +371,17 @@ def test_hooks_run(case: Case) -> None:
     optimizer.register_step_post_hook(lambda *_: calls.append("post"))
     train(net, optimizer, range(1))
     assert calls == ["pre", "post"]
+
+
+def test_hooks_run_once_without_a_closure(case: Case) -> None:
+    net = small_net()
+    case(groups(net, case))
+    optimizer = case(groups(net, case))
+    calls: list[str] = []
+    optimizer.register_step_pre_hook(lambda *_: calls.append("pre"))
+    loss_closure(net, optimizer, 0)()
+    optimizer.step()
+    assert calls == ["pre"]
 
 
 def test_no_warning_in_ordinary_use(case: Case) -> None:

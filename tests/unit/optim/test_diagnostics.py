@@ -58,6 +58,10 @@ def test_reach_is_lam_times_the_sum_of_rates_over_one_minus_momentum() -> None:
     assert with_momentum.distance == pytest.approx(0.035)
     (averaging,) = reach(RDA([w], lam=1e-4, gamma=0.5), 400)
     assert averaging.distance == pytest.approx(20 / 0.5 * 1e-4)
+    late = RDA([w], lam=1e-4, gamma=0.5)
+    late.param_groups[0]["steps_taken"] = 400
+    (averaging,) = reach(late, 500)
+    assert averaging.distance == pytest.approx((30 - 20) / 0.5 * 1e-4)
     (grouped,) = reach(HSPG([w], lr=0.1, lam=1e-4), 350)
     assert grouped.share == 0.5
 
@@ -90,16 +94,19 @@ def test_reach_is_no_more_than_what_steps_without_gradient_do() -> None:
         ),
     ],
 )
-def test_reach_plays_schedulers_forward_and_leaves_them_alone(make) -> None:
+@pytest.mark.parametrize("as_tensor", [False, True])
+def test_reach_plays_schedulers_forward_and_leaves_them_alone(make, as_tensor: bool) -> None:
     w = nn.Parameter(torch.ones(3))
     optimizer = ProxSG([w], lr=0.1, lam=0.5)
+    if as_tensor:  # which schedulers change in place
+        optimizer.param_groups[0]["lr"] = torch.tensor(0.1)
     schedule = make(optimizer)
-    before = optimizer.param_groups[0]["lr"], schedule.state_dict()["last_epoch"]
+    before = float(optimizer.param_groups[0]["lr"]), schedule.state_dict()["last_epoch"]
     (found,) = reach(optimizer, 10, schedule, scheduler_every=1)
-    assert (optimizer.param_groups[0]["lr"], schedule.state_dict()["last_epoch"]) == before
+    assert (float(optimizer.param_groups[0]["lr"]), schedule.state_dict()["last_epoch"]) == before
     total = 0.0
     for _ in range(10):
-        total += optimizer.param_groups[0]["lr"]
+        total += float(optimizer.param_groups[0]["lr"])
         w.grad = torch.zeros(3)
         optimizer.step()
         schedule.step()
@@ -123,6 +130,17 @@ def test_warning_before_a_run_that_is_too_short() -> None:
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         plan.check(OBProxSG(param_groups(net, lam=1e-2), lr=0.1, **settings))
+
+
+def test_works_through_accelerates_wrapper() -> None:
+    from accelerate import Accelerator
+
+    net = nn.Linear(3, 3)
+    optimizer = ProxSG(param_groups(net, lam=1e-2), lr=0.1)
+    schedule = torch.optim.lr_scheduler.ExponentialLR(optimizer, 0.5)
+    expected = reach(optimizer, 4, schedule)
+    prepared, wrapped_schedule = Accelerator(cpu=True).prepare(optimizer, schedule)
+    assert reach(prepared, 4, wrapped_schedule.scheduler) == expected
 
 
 def test_warning_counts_the_steps_that_remain() -> None:

@@ -111,6 +111,60 @@ def test_group_that_becomes_zero_forgets_its_momentum() -> None:
     assert (buffer[1] == 1).all()  # a group that stays zero gathers momentum again
 
 
+def test_scalars_and_single_tensors_can_be_grouped() -> None:
+    scale, weight = nn.Parameter(torch.tensor(0.01)), nn.Parameter(torch.full((2, 2), 0.01))
+    optimizer = HSPG(
+        [{"params": scale}, {"params": weight}], lr=0.1, lam=1.0,
+        groups=[[(scale, 0, 0)], [(weight, 0, 1)]],
+    )  # fmt: skip
+    for param in (scale, weight):
+        param.grad = torch.zeros_like(param)
+    optimizer.step()
+    assert scale == 0
+    assert torch.equal((weight == 0).all(1), torch.tensor([False, True]))
+
+
+def test_a_parameter_group_keeps_groups_of_its_own() -> None:
+    a, b = (nn.Parameter(torch.full((2, 2), 0.01)) for _ in range(2))
+    optimizer = HSPG(
+        [{"params": [a], "groups": [[(a, 1, 0)]]}, {"params": [b]}],
+        lr=0.1, lam=1.0, groups=[[(b, 0, 0)]],
+    )  # fmt: skip
+    a.grad, b.grad = torch.zeros_like(a), torch.zeros_like(b)
+    optimizer.step()
+    assert torch.equal(a == 0, torch.tensor([[True, False]] * 2))
+    assert torch.equal(b == 0, torch.tensor([[True, True], [False, False]]))
+
+
+def test_parameters_may_leave_the_meta_device_one_by_one() -> None:
+    with torch.device("meta"):
+        params = [nn.Parameter(torch.ones(2, 2)) for _ in range(2)]
+    optimizer = HSPG(params, lr=0.1, lam=1.0)
+    for param in params:
+        torch.utils.swap_tensors(param, nn.Parameter(torch.ones(2, 2)))
+        param.grad = torch.ones(2, 2)
+        optimizer.step()
+    assert all((param < 1).all() for param in params)
+
+
+def test_nan_stays_visible_in_both_stages_and_forms() -> None:
+    for prox_steps in (5, 0):
+        for foreach in (False, True):
+            w = nn.Parameter(torch.ones(3, 2))
+            w.grad = torch.zeros(3, 2)
+            w.grad[1, 1] = torch.nan
+            HSPG([w], lr=0.1, lam=1.0, prox_steps=prox_steps, foreach=foreach).step()
+            assert w[1].isnan().any()
+            assert w[[0, 2]].isfinite().all()
+
+
+def test_prints_without_its_members() -> None:
+    optimizer = HSPG([nn.Parameter(torch.ones(2000, 2))])
+    assert "members" not in repr(optimizer)
+    assert "group_count: 2000" in repr(optimizer)
+    assert "members" in optimizer.param_groups[0]
+
+
 PARAM, OTHER = nn.Parameter(torch.ones(4, 3)), nn.Parameter(torch.ones(2))
 
 
@@ -126,6 +180,12 @@ PARAM, OTHER = nn.Parameter(torch.ones(4, 3)), nn.Parameter(torch.ones(2))
         (lambda: [[(PARAM, 0, 0)], [(PARAM, 1, 0)]], "share no element"),
         (lambda: [[]], "at least one slot"),
         (lambda: [[(PARAM, 0)]], "(parameter, dim, index)"),
+        (lambda: [[5]], "(parameter, dim, index)"),
+        (lambda: [5], "a list of groups"),
+        (lambda: 5, "a list of groups"),
+        (lambda: lambda _params: 5, "a list of groups"),
+        (lambda: [[(PARAM, 0, 1.5)]], "index in the range [0, 4)"),
+        (lambda: [[(PARAM, "0", 1)]], "dim in the range [0, 2)"),
     ],
 )
 def test_bad_groups_are_refused(groups: Callable[[], list], says: str) -> None:

@@ -13,6 +13,7 @@ import torch
 from torch import Tensor, nn
 
 import rsprune
+from rsprune.errors import RsPruneWarning
 from rsprune.optim import HSPG, RDA, OBProxSG, ProxSG, ProxSVRG, _run
 from tests.optimizers import CASES, Case, assert_same_bits, small_net, train, weights
 from tests.reference.masked import MaskedOBProxSG
@@ -65,6 +66,19 @@ def test_obprox_sg_equals_its_masked_reference_bit_for_bit(
             assert torch.equal(third, theirs), step
         seen_zeros |= bool((ours == 0).any())
     assert seen_zeros
+
+
+def test_forgotten_momentum_of_the_tiniest_weights() -> None:
+    """Subnormal weights are weights too."""
+    for dtype, tiny in ((torch.float32, 1e-39), (torch.float64, 1e-310)):
+        w = nn.Parameter(torch.tensor([tiny, 0.0], dtype=dtype))
+        optimizer = ProxSG([w], lr=0.1, lam=1.0, momentum=0.9)
+        w.grad = torch.full((2,), 0.1, dtype=dtype)
+        optimizer.step()
+        buffer = optimizer.state[w]["momentum_buffer"]
+        assert (w == 0).all()
+        assert buffer[0] == 0
+        assert buffer[1] != 0
 
 
 @pytest.mark.parametrize("dtype", DTYPES, ids=str)
@@ -159,6 +173,7 @@ def test_all_forms_give_the_same_zeros_and_values(
         train(net, case(groups, **settings, **form), range(12))
         results[name] = weights(net)
     assert_same_bits(results["literal"], results["foreach"])
+    assert any((tensor == 0).any() for tensor in results["literal"])
     if case.cls is not HSPG:
         assert_same_bits(results["literal"], results["fused"])
     for a, b in zip(results["literal"], results["fused"], strict=True):
@@ -166,11 +181,10 @@ def test_all_forms_give_the_same_zeros_and_values(
         torch.testing.assert_close(a, b, rtol=1e-4, atol=1e-6)
 
 
-@pytest.mark.parametrize("case", CASES, ids=lambda case: case.name)
+@pytest.mark.filterwarnings("ignore:ProxSVRG.step without a snapshot")
+@pytest.mark.parametrize("case", [c for c in CASES if c.cls is not HSPG], ids=lambda c: c.name)
 def test_blocks_do_not_show(case: Case, monkeypatch: pytest.MonkeyPatch) -> None:
     """Cutting a tensor into blocks, with a shorter last one, changes no bit."""
-    if case.cls is ProxSVRG:
-        case = Case("ProxSG", ProxSG)
     results = []
     for block in (1 << 19, 100):
         monkeypatch.setattr(_run, "BLOCK", block)
@@ -198,6 +212,24 @@ def test_fused_keeps_one_graph_when_the_rate_changes(fresh_compiler: None) -> No
     assert graphs() - before == 2  # one a phase
 
 
+@pytest.mark.filterwarnings("ignore:ProxSVRG.step without a snapshot")
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16], ids=str)
+@pytest.mark.parametrize("momentum", [0.0, 0.9])
+@pytest.mark.parametrize("case", CASES, ids=lambda case: case.name)
+def test_forms_agree_in_half_precision(case: Case, momentum: float, dtype: torch.dtype) -> None:
+    results = []
+    for foreach in (False, True):
+        generator = torch.Generator().manual_seed(0)
+        param = nn.Parameter(torch.randn(40, 10, generator=generator).to(dtype) * 0.1)
+        optimizer = case([param], momentum=momentum, foreach=foreach)
+        for _ in range(10):
+            param.grad = torch.randn(40, 10, generator=generator).to(dtype) * 0.2
+            optimizer.step()
+        results.append([param.detach()])
+    assert_same_bits(*results)
+    assert (results[0][0] == 0).any()
+
+
 def test_half_precision_with_fused_uses_the_in_place_form() -> None:
     results = []
     for form in ({}, {"fused": True}):
@@ -209,10 +241,35 @@ def test_half_precision_with_fused_uses_the_in_place_form() -> None:
     assert torch.equal(*results)
 
 
+def test_fused_with_more_shapes_than_graphs(
+    monkeypatch: pytest.MonkeyPatch,
+    fresh_compiler: None,  # noqa: ARG001
+) -> None:
+    """Past the number of graphs torch keeps, the step is taken whole, the fast way, with a word."""
+    monkeypatch.setattr(_run, "GRAPHS", 2)
+    for cached in (_run._compile, _run._warn_once):
+        cached.cache_clear()
+    results = []
+    for form in ({}, {"fused": True}):
+        params = [nn.Parameter(torch.linspace(-1, 1, size)) for size in range(3, 8)]
+        optimizer = ProxSG([{"params": [p]} for p in params], lr=0.1, lam=0.5, **form)
+        for _ in range(2):
+            for param in params:
+                param.grad = torch.ones_like(param)
+            if form and not results[1:] and optimizer.param_groups[0]["steps_taken"] == 0:
+                with pytest.warns(RsPruneWarning, match="2 graphs are compiled"):
+                    optimizer.step()
+            else:
+                optimizer.step()
+        results.append([param.detach() for param in params])
+    _run._compile.cache_clear()
+    assert_same_bits(*results)
+
+
 def test_fused_without_a_compiler_falls_back_with_one_warning() -> None:
     """In a process of its own, where no C++ compiler is found."""
     script = """
-        import warnings, torch
+        import time, warnings, torch
         from rsprune.optim import OBProxSG
         from rsprune.errors import RsPruneWarning
         results = []
@@ -225,7 +282,12 @@ def test_fused_without_a_compiler_falls_back_with_one_warning() -> None:
                 for _ in range(6):
                     w.grad = torch.randn(20)
                     optimizer.step()
-                results.append(w.detach())
+                results.append(w.detach().clone())
+        start = time.perf_counter()
+        for _ in range(20):
+            optimizer = OBProxSG([w], lr=0.1, fused=True)
+            optimizer.step()
+        assert time.perf_counter() - start < 1, "it tries to compile at every step"
         ours = [w for w in seen if issubclass(w.category, RsPruneWarning)]
         assert len(ours) == 1, ours
         assert "compiler" in str(ours[0].message)
@@ -239,3 +301,132 @@ def test_fused_without_a_compiler_falls_back_with_one_warning() -> None:
         check=False,
     )
     assert done.returncode == 0, done.stderr
+
+
+# -- RDA and Prox-SVRG where gradients come and go ------------------------------------------------
+
+
+def test_rda_counts_the_steps_of_each_parameter() -> None:
+    """A parameter that joins late starts like one that joined at once."""
+    early, late = (nn.Parameter(torch.full((3,), 0.5)) for _ in range(2))
+    optimizer = RDA([early, late], lam=0.01, gamma=2.0)
+    first = []
+    for step in range(60):
+        early.grad = torch.full((3,), 0.1)
+        late.grad = torch.full((3,), 0.1) if step >= 50 else None
+        optimizer.step()
+        first.append(early[0].item())
+    assert late[0].item() == first[9]
+
+
+def test_rda_uses_the_mean_penalty_where_momentum_changes() -> None:
+    """|grad| = 2 lam keeps a weight away from zero whatever the momentum does."""
+    w = nn.Parameter(torch.zeros(3))
+    optimizer = RDA([w], lam=0.01, gamma=1.0, momentum=0.5)
+    for step in range(400):
+        optimizer.param_groups[0]["momentum"] = 0.5 if step < 200 else 0.95
+        w.grad = torch.full((3,), -0.02)
+        optimizer.step()
+        assert step < 5 or (w != 0).all()
+
+
+def test_rda_in_half_precision_does_not_stall_and_resumes_exactly() -> None:
+    def steps(w: nn.Parameter, optimizer: RDA, count: int) -> None:
+        for _ in range(count):
+            w.grad = torch.ones_like(w)
+            optimizer.step()
+
+    whole = nn.Parameter(torch.zeros(2, dtype=torch.bfloat16))
+    steps(whole, RDA([whole], lam=1e-3, gamma=1.0), 2000)
+    assert whole[0].item() == pytest.approx(-44.6, rel=0.02)
+    resumed = nn.Parameter(torch.zeros(2, dtype=torch.bfloat16))
+    optimizer = RDA([resumed], lam=1e-3, gamma=1.0)
+    steps(resumed, optimizer, 1000)
+    other = RDA([resumed], lam=1e-3, gamma=1.0)
+    other.load_state_dict(optimizer.state_dict())
+    assert other.state[resumed]["grad_sum"].dtype == torch.float32
+    steps(resumed, other, 1000)
+    assert torch.equal(whole, resumed)
+
+
+class Quadratic:
+    """Two parameters, a and b, each pulled to a target by full gradients."""
+
+    def __init__(self) -> None:
+        self.a, self.b = nn.Parameter(torch.zeros(2)), nn.Parameter(torch.zeros(2))
+        self.optimizer = ProxSVRG([self.a, self.b], lr=0.5, lam=1e-6)
+        self.with_b = True
+        self.fail_at: int | None = None
+        self.calls = 0
+
+    def closure(self) -> float:
+        self.calls += 1
+        if self.calls == self.fail_at:
+            raise RuntimeError("data ran out")
+        self.optimizer.zero_grad()
+        loss = (self.a - 1).square().sum()
+        if self.with_b:
+            loss = loss + (self.b - 1).square().sum()
+        loss.backward()
+        return loss.item()
+
+
+def test_prox_svrg_drops_the_reference_of_a_parameter_without_gradient() -> None:
+    """With full gradients every step is the plain one; an old reference would bend it."""
+    problem = Quadratic()
+    problem.optimizer.snapshot(problem.closure)
+    problem.optimizer.step(problem.closure)
+    problem.with_b = False
+    problem.optimizer.snapshot(problem.closure)
+    assert "reference" not in problem.optimizer.state[problem.b]
+    problem.with_b = True
+    problem.optimizer.step(problem.closure)
+    problem.optimizer.step(problem.closure)
+    assert problem.b.detach() == pytest.approx(torch.ones(2), abs=1e-4)
+
+
+def test_prox_svrg_leaves_weights_and_gradients_where_the_closure_fails() -> None:
+    problem = Quadratic()
+    problem.optimizer.snapshot(problem.closure)
+    with torch.no_grad():
+        problem.a.fill_(0.25)
+    problem.fail_at = problem.calls + 2
+    state = torch.get_rng_state()
+    with pytest.raises(RuntimeError, match="data ran out"):
+        problem.optimizer.step(problem.closure)
+    assert torch.equal(problem.a, torch.full((2,), 0.25))
+    assert torch.equal(problem.a.grad, torch.full((2,), -1.5))
+    assert torch.equal(torch.get_rng_state(), state)
+
+
+def test_prox_svrg_repeats_dropout_masks() -> None:
+    """Both calls of a step see the same mask: at the reference point the gradients cancel."""
+    w = nn.Parameter(torch.ones(50))
+    optimizer = ProxSVRG([w], lr=0.1, lam=1e-9)
+
+    def closure() -> float:
+        optimizer.zero_grad()
+        loss = nn.functional.dropout(w, 0.5).sum()
+        loss.backward()
+        return loss.item()
+
+    def full() -> float:
+        w.grad = torch.ones(50)
+        return 0.0
+
+    optimizer.snapshot(full)
+    optimizer.step(closure)
+    assert w.detach() == pytest.approx(torch.full((50,), 0.9))
+
+
+def test_prox_svrg_refuses_a_snapshot_it_cannot_use() -> None:
+    w = nn.Parameter(torch.ones(3))
+    optimizer = ProxSVRG([w], on_nonfinite="raise")
+
+    def full() -> float:
+        w.grad = torch.full((3,), torch.inf)
+        return 0.0
+
+    with pytest.raises(rsprune.GradientError, match="NaN or infinity"):
+        optimizer.snapshot(full)
+    assert "reference" not in optimizer.state.get(w, {})

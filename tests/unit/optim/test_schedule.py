@@ -23,18 +23,20 @@ def phases(prox: int, orthant: int | None, total: int) -> list[str]:
 @given(
     epochs=st.integers(1, 60),
     loader=st.integers(1, 20),
-    prox=st.integers(0, 12),
+    prox=st.sampled_from([0, 0.3, 1, 2, 5, 12]),
     orthant=st.integers(1, 12),
 )
-def test_never_ends_in_a_prox_phase(epochs: int, loader: int, prox: int, orthant: int) -> None:
+def test_never_ends_in_a_prox_phase(epochs: int, loader: int, prox: float, orthant: int) -> None:
     plan = phase_schedule(epochs, loader, prox_epochs=prox, orthant_epochs=orthant)
     assert plan.total_steps == epochs * loader
     seen = phases(plan.prox_steps, plan.orthant_steps, plan.total_steps)
     assert seen[-1] == "orthant"
     tail = len(seen) - max((i + 1 for i, phase in enumerate(seen) if phase == "prox"), default=0)
-    if plan.prox_steps:
-        assert plan.last_phase_steps == tail
+    assert plan.last_phase_steps == tail
+    if plan.orthant_steps is not None:
         assert 2 * tail >= plan.orthant_steps
+    if prox and plan.total_steps > 1:
+        assert seen[0] == "prox"
 
 
 def test_fits_exactly_where_it_can() -> None:
