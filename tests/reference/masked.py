@@ -21,11 +21,13 @@ class MaskedOBProxSG(torch.optim.Optimizer):
         lr: float,
         lam: float = 1e-4,
         momentum: float = 0.0,
+        nesterov: bool = False,
         prox_steps: int = 1000,
         orthant_steps: int | None = None,
     ) -> None:
         super().__init__(params, {"lr": lr, "lam": lam})
-        self.momentum, self.prox_steps, self.orthant_steps = momentum, prox_steps, orthant_steps
+        self.momentum, self.nesterov = momentum, nesterov
+        self.prox_steps, self.orthant_steps = prox_steps, orthant_steps
         self.taken = 0
 
     def in_prox_phase(self) -> bool:
@@ -48,7 +50,7 @@ class MaskedOBProxSG(torch.optim.Optimizer):
         old = state.get("momentum_buffer")
         new = param.grad.clone() if old is None else param.grad.add(old, alpha=self.momentum)
         state["momentum_buffer"] = new
-        return new
+        return param.grad.add(new, alpha=self.momentum) if self.nesterov else new
 
     def move(self, w: Tensor, d: Tensor, lr: float, lam: float) -> None:
         lam = lam / (1 - self.momentum)
