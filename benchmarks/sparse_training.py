@@ -14,7 +14,6 @@ from __future__ import annotations
 
 import argparse
 import statistics
-import time
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 
@@ -67,7 +66,6 @@ class Outcome:
     zeros: float
     objective: float
     wrongly_frozen: int
-    seconds: float
 
 
 def make_optimizer(method: str, model: nn.Module, setting: Setting) -> torch.optim.Optimizer:
@@ -119,7 +117,6 @@ def run(
     )
     shuffle = torch.Generator().manual_seed(seed)
     in_loss = setting.lam if method == "SGD, l1 in the loss" else 0.0
-    start = time.perf_counter()
     for _ in range(setting.epochs):
         batches = list(train.batches(BATCH, shuffle))
         if isinstance(optimizer, ProxSVRG):
@@ -129,8 +126,7 @@ def run(
             optimizer.step(lambda x=images, y=labels: batch_loss(model, optimizer, x, y, in_loss))
             rates.step()
         tick()
-    seconds = time.perf_counter() - start
-    return evaluate(model, optimizer, data, train, setting, seconds)
+    return evaluate(model, optimizer, data, train, setting)
 
 
 def batch_loss(
@@ -154,7 +150,6 @@ def evaluate(
     data: ImageSplit,
     train: Images,
     setting: Setting,
-    seconds: float,
 ) -> Outcome:
     model.eval()
     with torch.no_grad():
@@ -169,7 +164,6 @@ def evaluate(
         sparsity(model).ratio,
         loss + setting.lam * penalty,
         frozen,
-        seconds,
     )
 
 
@@ -180,8 +174,8 @@ def print_table(name: str, setting: Setting, found: dict[str, list[Outcome]]) ->
         f"lam {setting.lam:g}, lr {setting.lr:g} (cosine), momentum {setting.momentum:g}, "
         f"RDA's gamma {setting.gamma:g}, {seeds} seeds\n"
     )
-    print("| method | test accuracy | zeros | F | wrongly frozen | seconds |")
-    print("|---|---|---|---|---|---|")
+    print("| method | test accuracy | zeros | F | wrongly frozen |")
+    print("|---|---|---|---|---|")
     for method, outcomes in found.items():
         mean = {
             field: statistics.mean(getattr(o, field) for o in outcomes)
@@ -191,7 +185,7 @@ def print_table(name: str, setting: Setting, found: dict[str, list[Outcome]]) ->
         print(
             f"| {method} | {mean['accuracy']:.2%} | {mean['zeros']:.1%} | "
             f"{'' if plain else format(mean['objective'], '.4f')} | "
-            f"{'' if plain else format(mean['wrongly_frozen'], ',.0f')} | {mean['seconds']:.0f} |"
+            f"{'' if plain else format(mean['wrongly_frozen'], ',.0f')} |"
         )
 
 

@@ -96,10 +96,10 @@ class HSPG(SparseOptimizer):
 
     def _distribute(self, params: ParamsT, groups: GroupSource) -> list[Group]:
         """Hand every parameter group, unless it brings its own, the groups of its parameters."""
-        entries: list[Any] = [params] if isinstance(params, Tensor) else list(params)
+        entries = as_list(params)
         if not entries or not isinstance(entries[0], dict):
             entries = [{"params": entries}]
-        entries = [{**entry, "params": as_list(entry["params"])} for entry in entries]
+        entries = [{**entry, "params": as_list(entry.get("params", ()))} for entry in entries]
         if callable(groups):
             return [{"groups": groups, **entry} for entry in entries]
         left = listed(self._owner, groups)
