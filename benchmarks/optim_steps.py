@@ -130,7 +130,8 @@ def interleaved_medians(steps: dict[str, Callable[[], object]], rounds: int) -> 
 
 def state_per_weight(optimizer: Optimizer) -> float:
     """State, in tensors of the size of the parameters."""
-    held = sum(v.numel() for s in optimizer.state.values() for v in s.values())
+    kept = [value for own in optimizer.state.values() for value in own.values()]
+    held = sum(value.numel() for value in kept if isinstance(value, Tensor))
     return held / sum(p.numel() for group in optimizer.param_groups for p in group["params"])
 
 

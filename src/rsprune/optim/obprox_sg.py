@@ -21,7 +21,7 @@ from rsprune.optim.base import Group, SparseOptimizer
 from rsprune.optim.prox import Scalar, axpy, orthant_project
 from rsprune.optim.prox_sg import prox_step, update_momentum, update_momentum_
 
-aten = torch.ops.aten
+_threshold_backward = torch.ops.aten.threshold_backward.grad_input
 
 Phase = Literal["prox", "orthant"]
 
@@ -150,9 +150,9 @@ def _orthant_in_place(
     param.add_(slope, alpha=-lr)  # the trial point
     sign.mul_(param)  # > 0 where the trial point kept its sign
     # threshold_backward(x, y, 0) is x where y > 0, else 0: a projection without a boolean mask.
-    aten.threshold_backward.grad_input(param, sign, 0.0, grad_input=param)
+    _threshold_backward(param, sign, 0.0, grad_input=param)
     if buffer is not None:
-        aten.threshold_backward.grad_input(buffer, sign, 0.0, grad_input=buffer)
+        _threshold_backward(buffer, sign, 0.0, grad_input=buffer)
 
 
 ORTHANT = Update(_orthant_literal, _orthant_in_place)

@@ -19,7 +19,8 @@ from rsprune.optim._run import Update
 from rsprune.optim.base import Group, SparseOptimizer
 from rsprune.optim.prox import Scalar, axpy, soft_threshold
 
-aten = torch.ops.aten
+_softshrink = torch.ops.aten.softshrink.out
+_hardtanh_backward = torch.ops.aten.hardtanh_backward.grad_input
 
 
 class ProxSG(SparseOptimizer):
@@ -134,7 +135,7 @@ def _prox_in_place(
 ) -> None:
     if buffer is None:
         param.add_(grad, alpha=-lr)
-        aten.softshrink.out(param, threshold, out=param)
+        _softshrink(param, threshold, out=param)
         return
     trial = work[0]
     direction = update_momentum_(grad, buffer, momentum, nesterov, out=trial)
@@ -143,9 +144,9 @@ def _prox_in_place(
     # new one is zero, that is where |trial| <= threshold; then the buffer where that left nothing.
     # A weight that stays zero therefore keeps its momentum, and can gather enough to leave.
     edge, least = _just_above(threshold, param.dtype), _just_above(0.0, param.dtype)
-    aten.hardtanh_backward.grad_input(param, trial, -edge, edge, grad_input=param)
-    aten.hardtanh_backward.grad_input(buffer, param, -least, least, grad_input=buffer)
-    aten.softshrink.out(trial, threshold, out=param)
+    _hardtanh_backward(param, trial, -edge, edge, grad_input=param)
+    _hardtanh_backward(buffer, param, -least, least, grad_input=buffer)
+    _softshrink(trial, threshold, out=param)
 
 
 @lru_cache(maxsize=64)

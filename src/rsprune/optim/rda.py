@@ -21,7 +21,7 @@ from rsprune.optim.base import Group, SparseOptimizer
 from rsprune.optim.prox import Scalar, axpy, soft_threshold
 from rsprune.optim.prox_sg import update_momentum, update_momentum_
 
-aten = torch.ops.aten
+_softshrink = torch.ops.aten.softshrink.out
 
 
 class RDA(SparseOptimizer):
@@ -159,7 +159,7 @@ def _in_place(
 ) -> None:
     grad_sum.add_(update_momentum_(grad, buffer, momentum, nesterov, out=work[0]))
     torch.add(initial, grad_sum, alpha=-scale, out=param)
-    aten.softshrink.out(param, threshold, out=param)
+    _softshrink(param, threshold, out=param)
 
 
 DUAL_AVERAGE = Update(_literal, _in_place)
