@@ -35,7 +35,8 @@ format: $(READY) ## let ruff mend what it can
 bench: $(READY) ## step times as ratios to torch.optim.SGD
 	@$(RUN)/python benchmarks/optim_steps.py
 
-results: $(READY) ## the tables of docs/results.md (about half an hour)
+results: $(READY) ## the other tables of docs/results.md (about an hour)
+	@$(RUN)/python benchmarks/convex.py
 	@$(RUN)/python benchmarks/sparse_training.py
 
 docs: $(READY) ## check that the documentation's code runs and its links lead somewhere
