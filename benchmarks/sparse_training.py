@@ -172,7 +172,7 @@ def print_table(name: str, setting: Setting, found: dict[str, list[Outcome]]) ->
     print(
         f"\n{name}: {setting.epochs} epochs of {setting.steps_per_epoch} steps, batch {BATCH}, "
         f"lam {setting.lam:g}, lr {setting.lr:g} (cosine), momentum {setting.momentum:g}, "
-        f"RDA's gamma {setting.gamma:g}, {seeds} seeds\n"
+        f"RDA's gamma {setting.gamma:g}, {seeds} seed{'s' * (seeds > 1)}\n"
     )
     print("| method | test accuracy | zeros | F | wrongly frozen |")
     print("|---|---|---|---|---|")
