@@ -80,14 +80,7 @@ def result_table(found: dict[str, tuple[float, Sparsity]], lam: float) -> Table:
     return table
 
 
-def main() -> None:
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
-    parser.add_argument("--epochs", type=int, default=30, help="length of each run")
-    parser.add_argument("--lam", type=float, default=1e-3, help="the l1 penalty")
-    parser.add_argument("--seed", type=int, default=0, help="of weights and batches")
-    options = parser.parse_args()
+def compare(options: argparse.Namespace) -> None:
     console = Console()
     data = load_digits()
     steps = -(-len(data.train) // BATCH)
@@ -114,6 +107,22 @@ def main() -> None:
     console.print(
         f"{len(data.test)} test images; both runs took {time.perf_counter() - start:.0f} s."
     )
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("--epochs", type=int, default=30, help="length of each run (30)")
+    parser.add_argument("--lam", type=float, default=1e-3, help="the l1 penalty (0.001)")
+    parser.add_argument("--seed", type=int, default=0, help="of weights and batches (0)")
+    options = parser.parse_args()
+    try:
+        compare(options)
+    except rsprune.RsPruneError as problem:
+        parser.error(str(problem))
+    except KeyboardInterrupt:
+        parser.exit(130, "\nStopped; nothing was written.\n")
 
 
 if __name__ == "__main__":
