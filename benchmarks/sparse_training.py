@@ -51,7 +51,7 @@ class Setting:
 
 
 SETTINGS = {
-    "digits": Setting(load_digits, 1437, epochs=20, lam=1e-3, lr=0.05, phase_epochs=2),
+    "digits": Setting(load_digits, 1437, epochs=30, lam=1e-3, lr=0.05, phase_epochs=3),
     "fashion-mnist": Setting(
         load_fashion_mnist, 6000, epochs=20, lam=3.5e-4, lr=0.1, phase_epochs=2
     ),
