@@ -1,0 +1,211 @@
+"""A weightless double of a model: it runs the model's code and computes nothing.
+
+The double shares no tensor with the model: its parameters, buffers and inputs are on torch's meta
+device, where tensors have a shape and a dtype but no data. Integer and boolean tensors (tables of
+indices, counters) are small and keep their values. Running the double leaves the model, its mode,
+its gradients and every random generator as they were.
+"""
+
+from __future__ import annotations
+
+import copy
+import inspect
+import random
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils._pytree import tree_leaves, tree_map_only
+
+from rsprune.errors import InvalidParameterError
+
+Arguments = tuple[tuple[Any, ...], dict[str, Any]]
+
+
+def bind(owner: str, model: nn.Module, example_inputs: Any) -> Arguments:
+    """``example_inputs`` as positional and keyword arguments of ``model.forward``.
+
+    A tensor or a list is the one argument; a tuple holds the positional arguments; a dict whose keys
+    are parameters of ``forward`` holds keyword arguments, and is the one argument otherwise. A dict
+    of keyword arguments may also end a tuple.
+    """
+    if example_inputs is None or not any(isinstance(x, Tensor) for x in tree_leaves(example_inputs)):
+        raise InvalidParameterError(
+            owner, "example_inputs", "a tensor, or a tuple or dict that holds tensors",
+            example_inputs, "Pass one batch as the model gets it, e.g. torch.randn(1, 3, 224, 224).",
+        )  # fmt: skip
+    names = _keywords(model)
+    if isinstance(example_inputs, dict):
+        if names is None or set(example_inputs) <= names:
+            return (), dict(example_inputs)
+        return (example_inputs,), {}
+    if not isinstance(example_inputs, tuple) or hasattr(example_inputs, "_fields"):
+        return (example_inputs,), {}
+    last = example_inputs[-1]
+    if isinstance(last, dict) and last and names is not None and set(last) <= names:
+        return example_inputs[:-1], dict(last)
+    return example_inputs, {}
+
+
+def _keywords(model: nn.Module) -> set[str] | None:
+    """The names ``model.forward`` takes as keywords; None if it takes any."""
+    parameters = inspect.signature(model.forward).parameters.values()
+    kinds = {p.kind for p in parameters}
+    if inspect.Parameter.VAR_KEYWORD in kinds:
+        return None
+    taken = (inspect.Parameter.POSITIONAL_OR_KEYWORD, inspect.Parameter.KEYWORD_ONLY)
+    return {p.name for p in parameters if p.kind in taken}
+
+
+def named_tensors(model: nn.Module) -> dict[str, Tensor]:
+    """All parameters and buffers by name, each once, under its first name."""
+    found: dict[str, Tensor] = dict(model.named_parameters())
+    found.update(model.named_buffers())
+    return found
+
+
+def check_model(owner: str, model: object) -> None:
+    """Refuse what is not a module of plain Python."""
+    if not isinstance(model, nn.Module):
+        raise InvalidParameterError(
+            owner, "model", "a torch.nn.Module", type(model).__name__, "Pass the model itself."
+        )
+    for name, module in model.named_modules():
+        where = f"{type(module).__name__} at '{name}'" if name else type(module).__name__
+        if isinstance(module, torch.jit.ScriptModule):
+            raise InvalidParameterError(
+                owner, "model", "a module of plain Python, not a scripted or traced one", where,
+                "Pass the module it was made from.",
+            )  # fmt: skip
+        if "quantized" in type(module).__module__.split("."):
+            raise InvalidParameterError(
+                owner, "model", "a module in floating point, not a quantised one", where,
+                "Prune first, quantise afterwards.",
+            )  # fmt: skip
+
+
+def replica(model: nn.Module, tensors: Mapping[str, Tensor]) -> nn.Module:
+    """A copy of ``model`` around other parameters and buffers; its own are never copied.
+
+    ``tensors`` holds a stand-in for every parameter and buffer that ``named_tensors`` lists.
+    """
+    memo: dict[int, Any] = {}
+    for module in model.modules():
+        for value in vars(module).values():
+            if isinstance(value, Tensor):  # neither parameter nor buffer
+                memo[id(value)] = value.detach()
+    originals = named_tensors(model)
+    memo.update({id(tensor): tensors[name] for name, tensor in originals.items()})
+    return copy.deepcopy(model, memo)
+
+
+class Shadow:
+    """A double of ``model`` and of its inputs, without data.
+
+    Args:
+        model: the model to double.
+        arguments: its inputs, from :func:`bind`.
+        real: True to work with copies of the real tensors instead, for models whose Python code
+            looks at values.
+        tensors: what to double in place of the model's parameters and buffers, by name.
+
+    Attributes:
+        model: the double.
+        tensors: its parameters and buffers by name.
+        arguments: its inputs.
+        stack: the names of the modules that are running, outermost first.
+    """
+
+    def __init__(
+        self,
+        model: nn.Module,
+        arguments: Arguments,
+        *,
+        real: bool = False,
+        tensors: Mapping[str, Tensor] | None = None,
+    ) -> None:
+        self.real = real
+        originals = named_tensors(model) if tensors is None else tensors
+        self.tensors = {name: self._double(tensor) for name, tensor in originals.items()}
+        self.model = replica(model, self.tensors)
+        self.arguments: Arguments = tree_map_only(Tensor, self._double, arguments)
+        self.stack: list[str] = []
+        for name, module in self.model.named_modules():
+            self._watch(name, module)
+
+    def _double(self, tensor: Tensor) -> Tensor:
+        source = tensor.detach()
+        has_values = self.real or not (source.is_floating_point() or source.is_complex())
+        if has_values and not source.is_meta:
+            double = source.clone()
+        else:
+            double = torch.empty_strided(
+                source.shape, source.stride(), dtype=source.dtype, device="meta"
+            )
+        return nn.Parameter(double, False) if isinstance(tensor, nn.Parameter) else double
+
+    def _watch(self, name: str, module: nn.Module) -> None:
+        module.register_forward_pre_hook(lambda *_: self.stack.append(name), prepend=True)
+        module.register_forward_hook(lambda *_: self.stack.pop() and None, always_call=True)
+
+    def run(self, observer: Observer, *, training: bool) -> Any:
+        """Run the double once, in training or in evaluation mode, and return its output."""
+        self.model.train(training)
+        self.stack.clear()
+        args, kwargs = self.arguments
+        with undisturbed(), torch.no_grad(), _slow_attention(), observer:
+            return self.model(*args, **kwargs)
+
+
+class Observer(TorchDispatchMode):
+    """Sees every operator that a shadow runs."""
+
+    def __torch_dispatch__(
+        self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Any = None
+    ) -> Any:
+        kwargs = kwargs or {}
+        out = execute(func, args, kwargs)
+        self.observe(func, args, kwargs, out)
+        return out
+
+    def observe(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any], out: Any) -> None:
+        """Called after every operator."""
+
+
+def execute(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    """Run an operator; constants that Python code made on the fly go where the data is."""
+    if func is torch.ops.aten.native_batch_norm.default and args[0].is_meta:
+        # torch's own way of finding these shapes takes a third of a millisecond
+        return torch.empty_like(args[0]), args[0].new_empty(0), args[0].new_empty(0)
+    tensors = [leaf for leaf in tree_leaves((args, kwargs)) if isinstance(leaf, Tensor)]
+    on_meta = sum(tensor.is_meta for tensor in tensors)
+    if 0 < on_meta < len(tensors):
+        args, kwargs = tree_map_only(Tensor, lambda t: t.to("meta"), (args, kwargs))
+    return func(*args, **kwargs)
+
+
+@contextmanager
+def undisturbed() -> Iterator[None]:
+    """Leave every random generator as it was."""
+    python, numbers, state = random.getstate(), np.random.get_state(), torch.get_rng_state()
+    try:
+        yield
+    finally:
+        random.setstate(python)
+        np.random.set_state(numbers)
+        torch.set_rng_state(state)
+
+
+@contextmanager
+def _slow_attention() -> Iterator[None]:
+    """Switch off the fused kernels of nn.MultiheadAttention, which hide what they do."""
+    before = torch.backends.mha.get_fastpath_enabled()
+    torch.backends.mha.set_fastpath_enabled(False)
+    try:
+        yield
+    finally:
+        torch.backends.mha.set_fastpath_enabled(before)
