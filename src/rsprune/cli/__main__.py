@@ -1,0 +1,5 @@
+"""``python -m rsprune.cli`` is ``rsprune``."""
+
+from rsprune.cli import main
+
+main()

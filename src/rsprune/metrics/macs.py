@@ -1,0 +1,232 @@
+"""Counts multiply-accumulates and weights, layer by layer, without computing anything.
+
+The model's code runs once on tensors without data. Every convolution and matrix product is counted
+with torch's own formulas, so the total is half of what ``torch.utils.flop_counter`` counts.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import suppress
+from dataclasses import dataclass
+from traceback import walk_tb
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.nn.attention import SDPBackend, sdpa_kernel
+from torch.nn.modules.conv import _ConvNd
+from torch.utils._pytree import tree_leaves
+from torch.utils.flop_counter import flop_registry
+
+from rsprune.errors import TraceError
+from rsprune.shadow import Arguments, Observer, Shadow, bind, check_model
+
+_ATTENTION = ("in_proj_weight", "q_proj_weight", "k_proj_weight", "v_proj_weight")
+
+
+@dataclass(frozen=True)
+class Layer:
+    """A module that multiplies.
+
+    Attributes:
+        name: its name in the model; "" is the model itself.
+        kind: its class.
+        output_shape: the shape of its output, at its first call.
+        weights: the weights of convolution and linear layers it multiplies with, unless an earlier
+            layer has the same ones.
+        macs: the multiply-accumulates it runs itself, over all its calls.
+        share: the part of the model's multiply-accumulates.
+    """
+
+    name: str
+    kind: str
+    output_shape: tuple[int, ...]
+    weights: int
+    macs: int
+    share: float
+
+
+@dataclass(frozen=True)
+class Profile:
+    """What a model costs; ``print`` shows it as a table.
+
+    Attributes:
+        macs: the multiply-accumulates of all convolutions and matrix products.
+        weights: the weights of convolution and linear layers; biases, norms and embeddings are not
+            among them, and tied weights count once.
+        params: all parameters, each once.
+        layers: the modules that multiply, in the order of their first call.
+    """
+
+    macs: int
+    weights: int
+    params: int
+    layers: tuple[Layer, ...]
+
+    @property
+    def idle_weights(self) -> int:
+        """The weights that no multiplication used, such as those of heads for training only."""
+        return self.weights - sum(layer.weights for layer in self.layers)
+
+    def __str__(self) -> str:
+        heads = ("module", "kind", "output", "weights", "MACs", "share")
+        rows = [
+            (
+                layer.name or "(model)",
+                layer.kind,
+                "x".join(map(str, layer.output_shape)),
+                f"{layer.weights:,}",
+                f"{layer.macs:,}",
+                f"{layer.share:.1%}",
+            )
+            for layer in self.layers
+        ]
+        if self.idle_weights:
+            rows.append(("(not run)", "", "", f"{self.idle_weights:,}", "0", "0.0%"))
+        rows.append(("total", "", "", f"{self.weights:,}", f"{self.macs:,}", ""))
+        return f"{_align([heads, *rows])}\n{self.params:,} parameters"
+
+
+def _align(rows: list[tuple[str, ...]]) -> str:
+    """Words to the left, numbers (from the fourth column on) to the right."""
+    sizes = [max(map(len, column)) for column in zip(*rows, strict=True)]
+    lines = (
+        "  ".join(
+            cell.rjust(size) if i > 2 else cell.ljust(size)
+            for i, (cell, size) in enumerate(zip(row, sizes, strict=True))
+        )
+        for row in rows
+    )
+    return "\n".join(line.rstrip() for line in lines)
+
+
+def profile(model: nn.Module, example_inputs: Any) -> Profile:
+    """Count the multiply-accumulates, weights and parameters of ``model``, in evaluation mode.
+
+    Nothing is computed and the model stays as it was; it may be on any device, meta included.
+    Multiply-accumulates are those of the whole batch: pass a batch of one to count for one input.
+
+    Args:
+        model: any module of plain Python.
+        example_inputs: a tensor; a tuple of positional arguments; a dict of keyword arguments.
+
+    Raises:
+        TraceError: if the model raises; the message says where.
+    """
+    check_model("profile", model)
+    arguments = bind("profile", model, example_inputs)
+    with suppress(TraceError):
+        return _count(model, arguments, real=False)
+    # The model's code may look at values, which tensors without data lack.
+    return _count(model, arguments, real=True)
+
+
+def _count(model: nn.Module, arguments: Arguments, *, real: bool) -> Profile:
+    # In inference mode, or as a fused kernel, products would come in forms without a formula.
+    with torch.inference_mode(False), sdpa_kernel(SDPBackend.MATH), torch.no_grad():
+        try:
+            counter = _Counter(Shadow(model, arguments, real=real))
+            counter.shadow.run(counter, training=False)
+        except Exception as error:
+            raise TraceError(_explain(error, model, arguments)) from error
+        return counter.result()
+
+
+class _Counter(Observer):  # type: ignore[no-untyped-call]
+    """Counts the products that a shadow runs, by the innermost module that runs."""
+
+    def __init__(self, shadow: Shadow) -> None:
+        super().__init__()  # type: ignore[no-untyped-call]
+        self.shadow = shadow
+        self.macs: dict[str, int] = {}
+        self.shapes: dict[str, tuple[int, ...]] = {}
+        self.readers: dict[int, str] = {}  # the first module to multiply with a storage
+        for name, module in shadow.model.named_modules():
+            self._note_shape(name, module)
+
+    def _note_shape(self, name: str, module: nn.Module) -> None:
+        def hook(_module: nn.Module, _args: Any, out: Any) -> None:
+            self.shapes.setdefault(name, next(_shapes(out), ()))
+
+        module.register_forward_hook(hook, prepend=True)  # before hooks that may change it
+
+    def observe(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any], out: Any) -> None:
+        formula = flop_registry.get(func.overloadpacket)
+        if formula is None:
+            return
+        name = self.shadow.stack[-1]
+        flops = formula(*args, **kwargs, out_val=out)
+        self.macs[name] = self.macs.get(name, 0) + flops // 2
+        for tensor in tree_leaves((args, kwargs)):
+            if isinstance(tensor, Tensor):
+                self.readers.setdefault(_storage(tensor), name)
+
+    def result(self) -> Profile:
+        model = self.shadow.model
+        weights = dict.fromkeys(self.macs, 0)
+        total = 0
+        for name, weight in _layer_weights(model):
+            total += weight.numel()
+            # Some layers only hold a weight which another module uses, e.g. attention's out_proj.
+            user = name if name in weights else self.readers.get(_storage(weight))
+            if user is not None:
+                weights[user] += weight.numel()
+        macs = sum(self.macs.values())
+        layers = (
+            Layer(
+                name=name,
+                kind=type(model.get_submodule(name)).__name__,
+                output_shape=self.shapes.get(name, ()),
+                weights=weights[name],
+                macs=count,
+                share=count / macs if macs else 0.0,
+            )
+            for name, count in self.macs.items()
+        )
+        return Profile(macs, total, sum(p.numel() for p in model.parameters()), tuple(layers))
+
+
+def _layer_weights(model: nn.Module) -> list[tuple[str, Tensor]]:
+    """The weights of convolution and linear layers, each once, with the name of their layer."""
+    found: dict[int, tuple[str, Tensor]] = {}
+    for name, module in model.named_modules():
+        for weight in _own_weights(module):
+            found.setdefault(id(weight), (name, weight))
+    return list(found.values())
+
+
+def _own_weights(module: nn.Module) -> list[Tensor]:
+    if isinstance(module, _ConvNd | nn.Linear):
+        return [module.weight]
+    if isinstance(module, nn.MultiheadAttention):
+        weights = (getattr(module, name) for name in _ATTENTION)
+        return [weight for weight in weights if weight is not None]
+    return []
+
+
+def _storage(tensor: Tensor) -> int:
+    """Equal for a tensor and its views, with or without data."""
+    address: int = tensor.untyped_storage()._cdata
+    return address
+
+
+def _shapes(values: Any) -> Iterator[tuple[int, ...]]:
+    return (tuple(x.shape) for x in tree_leaves(values) if isinstance(x, Tensor))
+
+
+def _explain(error: Exception, model: nn.Module, arguments: Arguments) -> str:
+    shapes = ", ".join(map(str, _shapes(arguments)))
+    return (
+        f"{type(model).__name__} failed on inputs of shape {shapes}{_place(error)}: "
+        f"{type(error).__name__}: {error}"
+    )
+
+
+def _place(error: Exception) -> str:
+    """The innermost module on the way to the error."""
+    selves = (frame.f_locals.get("self") for frame, _ in walk_tb(error.__traceback__))
+    running = [module for module in selves if isinstance(module, nn.Module)]
+    names = {module: name for name, module in running[0].named_modules()} if running else {}
+    found = [module for module in running if names.get(module)]
+    return f", in '{names[found[-1]]}' ({type(found[-1]).__name__})" if found else ""

@@ -1,0 +1,68 @@
+"""VGG16 for small images, the network of the paper's CIFAR-10 table."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from torch import Tensor, nn
+
+from rsprune.errors import InvalidParameterError
+
+WIDTHS = (64, 64, 128, 128, 256, 256, 256, 512, 512, 512, 512, 512, 512, 512, 512)
+_CONVOLUTIONS = 13
+_POOL_AFTER = (2, 4, 7, 10, 13)
+
+
+class VGG16(nn.Module):
+    """13 convolutions with batch norm, pooled after 2, 4, 7, 10 and 13, and three linear layers.
+
+    Parameters are named as in torchvision's ``vgg16_bn``. Takes images (N, 3, H, W) of at least
+    32 x 32 pixels.
+
+    Args:
+        classes: the number of scores.
+        widths: the output channels of the convolutions and of the first two linear layers.
+        dropout: after the first two linear layers.
+    """
+
+    def __init__(
+        self, classes: int = 10, widths: Sequence[int] = WIDTHS, dropout: float = 0.5
+    ) -> None:
+        super().__init__()
+        _check(widths)
+        *channels, hidden1, hidden2 = widths
+        self.features = nn.Sequential(*_convolutions(channels))
+        self.avgpool = nn.AdaptiveAvgPool2d(1)
+        self.classifier = nn.Sequential(
+            nn.Linear(channels[-1], hidden1), nn.ReLU(inplace=True), nn.Dropout(dropout),
+            nn.Linear(hidden1, hidden2), nn.ReLU(inplace=True), nn.Dropout(dropout),
+            nn.Linear(hidden2, classes),
+        )  # fmt: skip
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Scores (N, classes)."""
+        out: Tensor = self.classifier(self.avgpool(self.features(x)).flatten(1))
+        return out
+
+
+def _convolutions(channels: Sequence[int]) -> list[nn.Module]:
+    layers: list[nn.Module] = []
+    before = 3
+    for number, width in enumerate(channels, start=1):
+        convolution = nn.Conv2d(before, width, 3, padding=1)
+        nn.init.kaiming_normal_(convolution.weight, mode="fan_out", nonlinearity="relu")
+        nn.init.zeros_(convolution.bias)  # type: ignore[arg-type]
+        layers += [convolution, nn.BatchNorm2d(width), nn.ReLU(inplace=True)]
+        if number in _POOL_AFTER:
+            layers.append(nn.MaxPool2d(2))
+        before = width
+    return layers
+
+
+def _check(widths: Sequence[int]) -> None:
+    right = len(widths) == len(WIDTHS) and all(isinstance(w, int) and w > 0 for w in widths)
+    if not right:
+        raise InvalidParameterError(
+            "VGG16", "widths", f"{len(WIDTHS)} positive integers", widths,
+            f"Give the widths of {_CONVOLUTIONS} convolutions and 2 linear layers.",
+        )  # fmt: skip
