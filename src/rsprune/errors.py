@@ -40,3 +40,15 @@ class RsPruneWarning(UserWarning):
 
 class DataError(RsPruneError):
     """A data set that is missing or damaged; the message says how to get it."""
+
+
+class TraceError(RsPruneError):
+    """A model that could not be run on its example inputs."""
+
+
+class VerificationError(RsPruneError):
+    """A pruned model that does not compute what the zeroed full model computes."""
+
+
+class FileFormatError(RsPruneError):
+    """A file that is damaged, of another format, or of another model."""

@@ -97,7 +97,7 @@ def replica(model: nn.Module, tensors: Mapping[str, Tensor]) -> nn.Module:
     for module in model.modules():
         for value in vars(module).values():
             if isinstance(value, Tensor):  # neither parameter nor buffer
-                memo[id(value)] = value.detach()
+                memo[id(value)] = value.detach().clone()
     originals = named_tensors(model)
     memo.update({id(tensor): tensors[name] for name, tensor in originals.items()})
     return copy.deepcopy(model, memo)
@@ -149,8 +149,14 @@ class Shadow:
         return nn.Parameter(double, False) if isinstance(tensor, nn.Parameter) else double
 
     def _watch(self, name: str, module: nn.Module) -> None:
-        module.register_forward_pre_hook(lambda *_: self.stack.append(name), prepend=True)
-        module.register_forward_hook(lambda *_: self.stack.pop() and None, always_call=True)
+        def enter(*_: Any) -> None:
+            self.stack.append(name)
+
+        def leave(*_: Any) -> None:
+            self.stack.pop()
+
+        module.register_forward_pre_hook(enter, prepend=True)
+        module.register_forward_hook(leave, always_call=True)
 
     def run(self, observer: Observer, *, training: bool) -> Any:
         """Run the double once, in training or in evaluation mode, and return its output."""
@@ -163,6 +169,10 @@ class Shadow:
 
 class Observer(TorchDispatchMode):
     """Sees every operator that a shadow runs."""
+
+    @classmethod
+    def _should_skip_dynamo(cls) -> bool:
+        return False  # nothing is compiled here, and the guard would import torch's compiler
 
     def __torch_dispatch__(
         self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Any = None

@@ -1,0 +1,65 @@
+"""The attributes in which torch's own modules remember their widths."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from torch import nn
+from torch.nn.modules.batchnorm import _NormBase
+from torch.nn.modules.conv import _ConvNd, _ConvTransposeNd
+
+
+def widths(module: nn.Module) -> dict[str, Any]:
+    """The attributes of ``module`` that its parameters' shapes determine, as they should be."""
+    if isinstance(module, _ConvNd):
+        return _convolution(module)
+    if isinstance(module, nn.Linear):
+        return {"out_features": module.weight.shape[0], "in_features": module.weight.shape[1]}
+    if isinstance(module, nn.Bilinear):
+        names = ("out_features", "in1_features", "in2_features")
+        return dict(zip(names, module.weight.shape, strict=True))
+    if isinstance(module, _NormBase):
+        known = [t for t in (module.weight, module.running_mean) if t is not None]
+        return {"num_features": known[0].shape[0]} if known else {}
+    if isinstance(module, nn.GroupNorm) and module.weight is not None:
+        channels = module.weight.shape[0]
+        alone = module.num_groups == module.num_channels
+        return {"num_channels": channels} | ({"num_groups": channels} if alone else {})
+    if isinstance(module, nn.LayerNorm | nn.RMSNorm) and module.weight is not None:
+        return {"normalized_shape": tuple(module.weight.shape)}
+    if isinstance(module, nn.PReLU):
+        return {"num_parameters": module.weight.shape[0]}
+    if isinstance(module, nn.Embedding):
+        return {"num_embeddings": module.weight.shape[0], "embedding_dim": module.weight.shape[1]}
+    if isinstance(module, nn.MultiheadAttention):
+        return _attention(module)
+    return {}
+
+
+def _convolution(module: _ConvNd) -> dict[str, Any]:
+    first, second = module.weight.shape[:2]
+    groups = module.groups
+    if isinstance(module, _ConvTransposeNd):
+        if groups > 1 and module.in_channels == groups:
+            groups = first
+        return {"in_channels": first, "out_channels": second * groups, "groups": groups}
+    if groups > 1 and module.in_channels == groups:
+        groups = first // (module.out_channels // groups)
+    return {"in_channels": second * groups, "out_channels": first, "groups": groups}
+
+
+def _attention(module: nn.MultiheadAttention) -> dict[str, Any]:
+    embed = module.out_proj.weight.shape[0]
+    found = {"embed_dim": embed, "num_heads": embed // module.head_dim}
+    if module._qkv_same_embed_dim:
+        return found | {"kdim": embed, "vdim": embed}
+    assert module.k_proj_weight is not None
+    assert module.v_proj_weight is not None
+    return found | {"kdim": module.k_proj_weight.shape[1], "vdim": module.v_proj_weight.shape[1]}
+
+
+def resize(module: nn.Module) -> None:
+    """Make the attributes of ``module`` agree with its parameters."""
+    for name, value in widths(module).items():
+        if getattr(module, name, value) != value:
+            setattr(module, name, value)

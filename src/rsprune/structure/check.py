@@ -1,0 +1,319 @@
+"""Runs a cut model without computing anything, and compares its labels with the expected ones.
+
+Python code in a model can hold a width (``x.view(-1, 256)``, ``x[:, 4:8]``). After a cut such code
+raises, or worse, runs and picks other channels. So the cut model is traced again with the labels its
+parameters have kept, and after every operator the labels must be those of the full model without the
+dropped ones.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from types import FrameType, TracebackType
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+from torch.utils._pytree import tree_leaves, tree_unflatten, tree_structure
+
+from rsprune.shadow import Shadow, execute
+from rsprune.structure.groups import ChannelGroup
+from rsprune.structure.labels import Frozen, LabelStore
+from rsprune.structure.layout import Block, Labels, Layout, spread
+from rsprune.structure.tracer import Record, Step, TensorLabels, Tracer, tensors_in
+
+_LIBRARIES = (
+    os.path.dirname(torch.__file__) + os.sep,
+    os.path.dirname(os.path.dirname(__file__)) + os.sep,
+)
+
+
+@dataclass
+class Failure:
+    """An operator of the cut model that did not do what it did in the full model.
+
+    Attributes:
+        record, step: which run, and which operator of it.
+        name, module, line: the operator, the module and the line of source that ran it.
+        numbers: the integers among its arguments.
+        widths: full and expected size of the dimensions it should have cut.
+        blamed: the labels that it handled, most likely culprits first.
+        parts: label arrays of the same channels as the code may take for equal (see ``settle``).
+    """
+
+    record: int
+    step: int
+    name: str
+    module: str
+    line: str
+    message: str
+    numbers: frozenset[int] = frozenset()
+    widths: Mapping[int, int] = field(default_factory=dict)
+    sites: Mapping[int, tuple[int, int]] = field(default_factory=dict)
+    blamed: list[Labels] = field(default_factory=list)
+    handled: list[Labels] = field(default_factory=list)
+    entered: list[Labels] = field(default_factory=list)
+
+    def __str__(self) -> str:
+        return f"{self.name} in '{self.module}' ({self.line}): {self.message}"
+
+
+_RESHAPES = {
+    Tensor.reshape, Tensor.view, Tensor.flatten, Tensor.unflatten, Tensor.reshape_as,
+    torch.reshape, torch.flatten, torch.unflatten,
+}  # fmt: skip
+
+
+class _Silent(LabelStore):
+    """Takes no notes: everything about these labels is known."""
+
+    def unite(self, a: Labels, b: Labels, why: Frozen) -> None:
+        np.broadcast_shapes(a.shape, b.shape)
+
+    def tie(self, labels: Labels, axis: int, why: Frozen) -> None:
+        pass
+
+    def freeze(self, labels: Labels, why: Frozen) -> None:
+        pass
+
+    def grid(self, labels: Labels) -> None:
+        pass
+
+
+class _Stop(Exception):
+    """The run cannot go on after a failure."""
+
+
+class Checker(Tracer):
+    """Traces a cut model next to the record of the full one."""
+
+    def __init__(
+        self, shadow: Shadow, labels: TensorLabels, records: Iterable[Record], alive: Labels
+    ) -> None:
+        super().__init__(shadow, labels, _Silent())
+        self.records, self.alive = list(records), alive
+        self.failures: list[Failure] = []
+        self._index = 0
+        self._entered: dict[str, tuple[Layout, ...]] = {}
+        for name, module in shadow.model.named_modules():
+            module.register_forward_pre_hook(self._enter(name), with_kwargs=True)
+
+    def _enter(self, name: str) -> Any:
+        def hook(_: nn.Module, args: Any, kwargs: Any) -> None:
+            self._entered[name] = tuple(self.read(t) for t in tensors_in((args, kwargs)))
+
+        return hook
+
+    def check(self) -> list[Failure]:
+        """Run every recorded mode; what went wrong."""
+        for self._index, expected in enumerate(self.records):
+            try:
+                self.run(training=expected.training)
+            except _Stop:
+                continue
+            except Exception as error:
+                self._raised(error)
+                continue
+            if len(self.record.steps) != len(expected.steps):
+                self._fail("", self.module, "", "stopped early", None)
+        return self.failures
+
+    def __torch_dispatch__(
+        self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Any = None
+    ) -> Any:
+        kwargs = kwargs or {}
+        try:
+            out = execute(func, args, kwargs)
+        except Exception as error:
+            if self._suspended:
+                raise
+            return self._mend(func, args, kwargs, None, str(error))
+        if self._suspended or not any(isinstance(leaf, Tensor) for leaf in tree_leaves(out)):
+            return out
+        try:
+            self.observe(func, args, kwargs, out)
+        except _Stop:
+            raise
+        except Exception as error:
+            return self._mend(func, args, kwargs, out, str(error))
+        message = self._difference()
+        if message:
+            self.record.steps.pop()
+            return self._mend(func, args, kwargs, out, message)
+        return out
+
+    def function(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        """As for a tracer; a reshape that is refused before any operator runs is mended."""
+        before = len(self.record.steps)
+        try:
+            return super().function(func, args, kwargs)
+        except RuntimeError as error:
+            steps = self.records[self._index].steps[before : before + 2]
+            views = [i for i, step in enumerate(steps) if step.name in ("view", "_unsafe_view")]
+            if func not in _RESHAPES or len(self.record.steps) != before or not views:
+                raise
+            self._fail("view", self.module, _line(sys._getframe()), str(error), (args, kwargs))
+            self.record.steps.extend(steps[: views[0]])
+            return self._made(steps[views[0]])[0]
+
+    def whole(self, rule: Any, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        """As for a tracer."""
+        out = super().whole(rule, func, args, kwargs)
+        message = self._difference()
+        if message:
+            self._fail(func.__name__, self.module, _line(sys._getframe()), message, (args, kwargs))
+            raise _Stop
+        return out
+
+    def _expected(self) -> Step | None:
+        steps = self.records[self._index].steps
+        at = len(self.record.steps)
+        return steps[at] if at < len(steps) else None
+
+    def _difference(self) -> str:
+        """How the last operator differs from what it should have done; nothing if it does not."""
+        steps, at = self.records[self._index].steps, len(self.record.steps) - 1
+        if at >= len(steps):
+            return "the model went another way"
+        expected, actual = steps[at], self.record.steps[at]
+        if expected.name != actual.name or len(expected.shapes) != len(actual.shapes):
+            return f"the model went another way: {expected.name} was expected"
+        for shape, layout, got_shape, got in zip(
+            expected.shapes, expected.layouts, actual.shapes, actual.layouts, strict=True
+        ):
+            want_shape, want = surviving(shape, layout, self.alive)
+            for d, size in enumerate(want_shape):
+                if d >= len(got_shape) or (got_shape[d] != size and d not in layout.free):
+                    return f"its output is {list(got_shape)}, not {want_shape}"
+            if not _same(want, got, want_shape):
+                return "its output holds other channels than before"
+        return ""
+
+    def _mend(self, func: Any, args: Any, kwargs: Any, out: Any, message: str) -> Any:
+        """Note a failure, and go on with the output that was expected."""
+        name = func._schema.name.partition("::")[2]
+        self._fail(name, self.module, _line(sys._getframe()), message, (args, kwargs))
+        expected = self._expected()
+        if expected is None or expected.name != name or name.endswith("_"):
+            raise _Stop
+        made = self._made(expected)
+        if out is not None:
+            return tree_unflatten(made, tree_structure(out))
+        returns = func._schema.returns
+        if len(returns) == 1 and not str(returns[0].type).startswith("List"):
+            return made[0]
+        return made if len(returns) == 1 else tuple(made)
+
+    def _made(self, step: Step) -> list[Tensor]:
+        """The outputs that a step should have had."""
+        made = []
+        for shape, layout, dtype in zip(step.shapes, step.layouts, step.dtypes, strict=True):
+            new_shape, new_layout = surviving(shape, layout, self.alive)
+            tensor = torch.zeros(new_shape, dtype=dtype, device="cpu" if self.shadow.real else "meta")
+            self.write(tensor, new_layout)
+            made.append(tensor)
+        self._log(step.name, made)
+        return made
+
+    def _fail(self, name: str, module: str, line: str, message: str, inputs: Any) -> None:
+        expected = self._expected()
+        failure = Failure(self._index, len(self.record.steps), name, module, line, message)
+        leaves = tree_leaves(inputs)
+        failure.numbers = frozenset(x for x in leaves if type(x) is int)
+        failure.handled = [
+            block.labels for x in leaves if isinstance(x, Tensor) for block in self.read(x).blocks
+        ]
+        if name == "view" and expected is not None and expected.name == "clone":
+            expected = self.records[self._index].steps[failure.step + 1]
+            failure.step += 1
+        widths: dict[int, set[int]] = {}
+        if expected is not None:
+            sites = {}
+            for k, (shape, layout) in enumerate(zip(expected.shapes, expected.layouts, strict=True)):
+                new, _ = surviving(shape, layout, self.alive)
+                failure.blamed.extend(block.labels for block in layout.blocks)
+                for d, (full, cut) in enumerate(zip(shape, new, strict=True)):
+                    if full != cut:
+                        widths.setdefault(full, set()).add(cut)
+                        sites.setdefault(full, (k, d))
+            failure.widths = {full: cut.pop() for full, cut in widths.items() if len(cut) == 1}
+            failure.sites = sites
+        owner = module
+        while True:
+            entry = self._entered.get(owner, ())
+            failure.entered.extend(block.labels for layout in entry for block in layout.blocks)
+            if not owner:
+                break
+            owner = owner.rpartition(".")[0]
+        self.failures.append(failure)
+
+    def _raised(self, error: Exception) -> None:
+        """Python code refused: blame the module whose code it is."""
+        names = {id(m): name for name, m in self.shadow.model.named_modules()}
+        module, line = "", ""
+        trace: TracebackType | None = error.__traceback__
+        while trace is not None:
+            owner = trace.tb_frame.f_locals.get("self")
+            if id(owner) in names:
+                module = names[id(owner)]
+            if not trace.tb_frame.f_code.co_filename.startswith(_LIBRARIES):
+                line = f"{trace.tb_frame.f_code.co_filename}:{trace.tb_lineno}"
+            trace = trace.tb_next
+        self._fail("forward", module, line, f"{type(error).__name__}: {error}", None)
+
+
+def _line(frame: FrameType | None) -> str:
+    """The innermost line of source that is the model's own."""
+    while frame is not None and frame.f_code.co_filename.startswith(_LIBRARIES):
+        frame = frame.f_back
+    return f"{frame.f_code.co_filename}:{frame.f_lineno}" if frame is not None else ""
+
+
+def surviving(
+    shape: tuple[int, ...], layout: Layout, alive: Labels
+) -> tuple[list[int], Layout]:
+    """The shape and layout of a tensor without the dropped units."""
+    sizes = list(shape)
+    blocks = []
+    for block in layout.blocks:
+        mask = alive[block.labels]
+        axes = range(mask.ndim)
+        kept = [np.flatnonzero(mask.any(axis=tuple(a for a in axes if a != axis))) for axis in axes]
+        blocks.append(block._replace(labels=block.labels[np.ix_(*kept)]))
+        for d, index in zip(block.dims, kept, strict=True):
+            sizes[d] = len(index)
+    return sizes, layout._replace(blocks=tuple(blocks))
+
+
+def _same(want: Layout, got: Layout, shape: list[int]) -> bool:
+    for block in want.blocks:
+        own = [b for b in got.blocks if set(b.dims) & set(block.dims)]
+        if block.labels.size == 1 and not own:
+            continue  # a dimension of size 1 carries no labels of its own
+        if len(own) != 1:
+            return False
+        dims = sorted({*block.dims, *own[0].dims})
+        try:
+            if not (spread(block, dims, shape) == spread(own[0], dims, shape)).all():
+                return False
+        except ValueError:
+            return False
+    known = {d for block in want.blocks for d in block.dims}
+    return all(set(b.dims) & known or not b.labels.any() for b in got.blocks)
+
+
+def suspects(
+    failure: Failure, root: Labels, groups: Sequence[ChannelGroup]
+) -> list[ChannelGroup]:
+    """Those of ``groups`` that a failure is most likely about; all of them if it does not say."""
+    owners = {r: i for i, group in enumerate(groups) for r in group.roots.tolist()}
+    for arrays in (failure.handled[:1], failure.blamed, failure.handled, failure.entered):
+        roots = {r for own in arrays for r in np.unique(root[own]).tolist()}
+        found = {owners[r] for r in roots if r in owners}
+        if found:
+            return [groups[i] for i in sorted(found)]
+    return list(groups)

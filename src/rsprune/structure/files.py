@@ -1,0 +1,133 @@
+"""``rsprune.save`` and ``rsprune.load``: a pruned model as one safetensors file, without pickle.
+
+The file holds every parameter and buffer, and in its metadata the format's version and the widths
+that modules hold as attributes. Loading shrinks a fresh, full-size model to the file's shapes.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import tempfile
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import torch
+from safetensors import SafetensorError, safe_open
+from safetensors.torch import save_file
+from torch import Tensor, nn
+
+from rsprune.errors import FileFormatError, InvalidParameterError
+from rsprune.shadow import check_model, named_tensors, replica
+from rsprune.structure.attributes import resize
+
+FORMAT = "rsprune"
+VERSION = 1
+
+
+def save(model: nn.Module, path: str | os.PathLike[str]) -> None:
+    """Write ``model`` to ``path``, whole or not at all."""
+    check_model("save", model)
+    target = Path(path)
+    if target.is_dir() or not target.parent.is_dir():
+        raise InvalidParameterError(
+            "save", "path", "a file in a directory that exists", str(path), "Make it first."
+        )
+    tensors = {
+        name: tensor.detach().contiguous().clone() for name, tensor in named_tensors(model).items()
+    }
+    metadata = {
+        "format": FORMAT,
+        "version": str(VERSION),
+        "model": type(model).__qualname__,
+        "widths": json.dumps(_attributes(model), sort_keys=True),
+    }
+    handle, temporary = tempfile.mkstemp(prefix=f".{target.name}.", dir=target.parent)
+    os.close(handle)
+    try:
+        save_file(tensors, temporary, metadata)
+        with open(temporary, "rb") as written:
+            os.fsync(written.fileno())
+        os.replace(temporary, target)
+    except BaseException:
+        os.unlink(temporary)
+        raise
+
+
+def load(model: nn.Module, path: str | os.PathLike[str]) -> nn.Module:
+    """A model of the class and with the weights of ``path``, made by shrinking a fresh ``model``.
+
+    Args:
+        model: a full-size instance, as its constructor makes it; it is left as it was.
+        path: a file that :func:`save` wrote.
+    """
+    check_model("load", model)
+    metadata, tensors = _read(Path(path))
+    originals = named_tensors(model)
+    _check_fit(Path(path), originals, tensors)
+    new = {name: _like(originals[name], tensors[name]) for name in originals}
+    slim = replica(model, new)
+    for module in slim.modules():
+        resize(module)
+    for name, attributes in json.loads(metadata["widths"]).items():
+        module = slim.get_submodule(name)
+        for attribute, value in attributes.items():
+            held = getattr(module, attribute, None)
+            setattr(module, attribute, type(held)(value) if isinstance(held, tuple) else value)
+    return slim
+
+
+def _attributes(model: nn.Module) -> dict[str, dict[str, Any]]:
+    """The integers and tuples of integers that the modules hold: widths may be among them."""
+    found: dict[str, dict[str, Any]] = {}
+    for name, module in model.named_modules():
+        for attribute, value in vars(module).items():
+            if attribute.startswith("_") or isinstance(value, bool):
+                continue
+            numbers = value if isinstance(value, list | tuple) else [value]
+            if numbers and all(type(n) is int for n in numbers):
+                found.setdefault(name, {})[attribute] = value
+    return found
+
+
+def _read(path: Path) -> tuple[Mapping[str, str], dict[str, Tensor]]:
+    if not path.is_file():
+        raise FileFormatError(f"There is no file '{path}'.")
+    try:
+        with safe_open(str(path), framework="pt") as file:
+            metadata = file.metadata() or {}
+            tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
+    except (SafetensorError, OSError, ValueError) as error:
+        raise FileFormatError(f"'{path}' is damaged or not a safetensors file: {error}") from error
+    if metadata.get("format") != FORMAT:
+        raise FileFormatError(f"'{path}' was not written by rsprune.save.")
+    if metadata.get("version") != str(VERSION):
+        raise FileFormatError(
+            f"'{path}' has format version {metadata.get('version')}; this rsprune reads version "
+            f"{VERSION}. Upgrade rsprune."
+        )
+    return metadata, tensors
+
+
+def _check_fit(path: Path, model: Mapping[str, Tensor], file: Mapping[str, Tensor]) -> None:
+    """Refuse a file of another model, before anything is made."""
+    missing = [name for name in model if name not in file]
+    extra = [name for name in file if name not in model]
+    if missing or extra:
+        what = f"lacks '{missing[0]}'" if missing else f"has '{extra[0]}', which the model lacks"
+        raise FileFormatError(f"'{path}' is of another model: it {what}.")
+    for name, tensor in model.items():
+        shape = file[name].shape
+        if len(shape) != tensor.dim() or any(a > b for a, b in zip(shape, tensor.shape, strict=True)):
+            raise FileFormatError(
+                f"'{path}' is of another model: '{name}' is {tuple(shape)} there and "
+                f"{tuple(tensor.shape)} here; load shrinks a full-size model."
+            )
+
+
+def _like(original: Tensor, value: Tensor) -> Tensor:
+    value = value.to(original.device)
+    if original.dim() == 4 and original.is_contiguous(memory_format=torch.channels_last):
+        value = value.contiguous(memory_format=torch.channels_last)
+    return nn.Parameter(value, original.requires_grad) if isinstance(original, nn.Parameter) else value

@@ -1,0 +1,109 @@
+"""``rsprune.trace``: which channels of a model live and die together."""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+from torch.utils._pytree import tree_map_only
+
+from rsprune.errors import RsPruneWarning, TraceError
+from rsprune.shadow import Arguments, Shadow, bind, check_model, named_tensors
+from rsprune.structure.groups import ChannelGraph
+from rsprune.structure.labels import Frozen, LabelStore
+from rsprune.structure.settle import settle
+from rsprune.structure.tracer import Record, TensorLabels, Tracer, label_tensors, tensors_in
+
+
+def trace(model: nn.Module, example_inputs: Any) -> ChannelGraph:
+    """Find the channels of ``model`` that live and die together.
+
+    The model's code runs, in training and in evaluation mode, but nothing is computed; the model is
+    left as it was.
+
+    Args:
+        model: any module of plain Python.
+        example_inputs: one batch: a tensor; a tuple of positional arguments; a dict of keyword
+            arguments if its keys are parameters of ``forward``, and else the one argument.
+    """
+    check_model("trace", model)
+    arguments = bind("trace", model, example_inputs)
+    try:
+        return _trace(model, arguments, real=False)
+    except TraceError:
+        # code that looks at values needs some
+        return _trace(model, arguments, real=True)
+
+
+def _trace(model: nn.Module, arguments: Arguments, *, real: bool) -> ChannelGraph:
+    shadow = Shadow(model, arguments, real=real)
+    store = LabelStore()
+    labels = label_tensors(store, shadow)
+    _keep_promises(store, labels, model)
+    tracer = Tracer(shadow, labels, store)
+    records = [_run(tracer, arguments, training=False)]
+    try:
+        records.append(_run(tracer, arguments, training=True))
+    except TraceError as error:
+        warnings.warn(
+            f"only evaluation mode was traced: {error}", RsPruneWarning, stacklevel=3
+        )
+    known = len(store.frozen)
+    settled = settle(model, arguments, labels, records, store, real=real)
+    reasons = [why for _, why in store.frozen]
+    for why in dict.fromkeys(reasons[known:]):
+        warnings.warn(f"some channels stay whole: {why}", RsPruneWarning, stacklevel=3)
+    return ChannelGraph(
+        groups=settled.groups,
+        frozen=tuple(dict.fromkeys(why for why in reasons if why.operator)),
+        statistics=tuple(tracer.statistics),
+        shapes={name: tuple(t.shape) for name, t in named_tensors(model).items()},
+        labels=labels,
+        root=settled.root,
+        records=tuple(records),
+        arguments=arguments,
+        real=real,
+        attributes=settled.attributes,
+    )
+
+
+def _run(tracer: Tracer, arguments: Arguments, *, training: bool) -> Record:
+    try:
+        outputs = tracer.run(training=training)
+    except Exception as error:
+        shapes = [tuple(t.shape) for t in tensors_in(arguments)]
+        raise TraceError(
+            f"The model could not be run on example inputs of shape {shapes} in "
+            f"{'training' if training else 'evaluation'} mode: {type(error).__name__}: {error}"
+        ) from error
+    for tensor in tensors_in(outputs):
+        for block in tracer.read(tensor).blocks:
+            tracer.store.freeze(block.labels, Frozen("", "", "is an output of the model"))
+    return tracer.record
+
+
+def _keep_promises(store: LabelStore, labels: TensorLabels, model: nn.Module) -> None:
+    """nn.MultiheadAttention is as wide inside as outside: a head is a unit of both."""
+    for name, module in model.named_modules():
+        if not isinstance(module, nn.MultiheadAttention):
+            continue
+        prefix = f"{name}." if name else ""
+        why = Frozen("MultiheadAttention", name, "heads stay whole")
+        wide = [labels[f"{prefix}out_proj.weight"].get(d) for d in (0, 1)]
+        if module._qkv_same_embed_dim:
+            packed = labels[f"{prefix}in_proj_weight"]
+            wide += [packed.get(1), *packed[0].reshape(3, -1)]
+        else:
+            wide += [labels[f"{prefix}{part}_proj_weight"].get(0) for part in "qkv"]
+            wide.append(labels[f"{prefix}q_proj_weight"].get(1))
+        first = wide[0]
+        if first is None:
+            continue
+        for other in wide[1:]:
+            if other is not None:
+                store.unite(first, other, why)
+        store.tie(first.reshape(module.num_heads, -1), 1, why)

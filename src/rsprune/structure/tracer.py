@@ -1,0 +1,207 @@
+"""Runs a model once without computing anything, and carries labels through its operators."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field, fields, is_dataclass
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor, nn
+from torch.nn.modules.conv import _ConvNd
+from torch.overrides import TorchFunctionMode
+from torch.utils._pytree import tree_leaves
+
+from rsprune.shadow import Observer, Shadow, execute
+from rsprune.structure.labels import Frozen, LabelStore
+from rsprune.structure.layout import NOTHING, Block, Labels, Layout
+from rsprune.structure.rules import FUNCTIONS, Call, find_rule
+
+_LAYOUT = "_rsprune_layout"
+
+TensorLabels = dict[str, dict[int, Labels]]  # for every parameter and buffer, labels by dimension
+
+
+def label_tensors(store: LabelStore, shadow: Shadow) -> TensorLabels:
+    """Fresh labels for every dimension that could be cut: all but those of kernels and of size 1."""
+    kernels = {
+        f"{name}.weight" if name else "weight"
+        for name, module in shadow.model.named_modules()
+        if isinstance(module, _ConvNd)
+    }
+    found: TensorLabels = {}
+    for name, tensor in shadow.tensors.items():
+        count = 2 if name in kernels else tensor.dim()
+        dims = range(count if tensor.is_floating_point() else 0)
+        found[name] = {d: store.fresh(tensor.shape[d]) for d in dims if tensor.shape[d] > 1}
+    return found
+
+
+class Step(NamedTuple):
+    """One operator as it ran: its outputs' shapes, layouts and dtypes."""
+
+    name: str
+    module: str
+    shapes: tuple[tuple[int, ...], ...]
+    layouts: tuple[Layout, ...]
+    dtypes: tuple[torch.dtype, ...]
+
+
+@dataclass
+class Record:
+    """One run of a model."""
+
+    training: bool
+    steps: list[Step] = field(default_factory=list)
+    entries: dict[int, tuple[Layout, ...]] = field(default_factory=dict)
+
+
+class Tracer(Observer):
+    """Carries labels through the operators that a shadow runs."""
+
+    def __init__(self, shadow: Shadow, labels: TensorLabels, store: LabelStore) -> None:
+        super().__init__()
+        self.shadow, self.store = shadow, store
+        self.statistics: dict[str, None] = {}
+        self.record = Record(training=False)
+        self._suspended = False
+        self._rewritten: dict[int, Tensor] = {}
+        for name, tensor in shadow.tensors.items():
+            blocks = tuple(Block((d,), own, zero=True) for d, own in labels[name].items())
+            self.write(tensor, Layout(blocks))
+
+    def run(self, *, training: bool) -> Any:
+        """Run the shadow once."""
+        self.record = Record(training)
+        self._rewritten.clear()
+        with _WholeFunctions(self):
+            return self.shadow.run(self, training=training)
+
+    @property
+    def module(self) -> str:
+        """The name of the module that is running."""
+        return self.shadow.stack[-1] if self.shadow.stack else ""
+
+    def read(self, tensor: Tensor) -> Layout:
+        """The layout of a tensor."""
+        layout: Layout = getattr(tensor, _LAYOUT, NOTHING)
+        if self._rewritten and layout is not NOTHING:
+            owner = self._rewritten.get(_storage(tensor), tensor)
+            if owner is not tensor:  # another view of the same memory was written to
+                return Layout(layout.blocks).with_zero(False)
+        return layout
+
+    @staticmethod
+    def write(tensor: Tensor, layout: Layout) -> None:
+        """Set the layout of a tensor."""
+        setattr(tensor, _LAYOUT, layout)
+
+    def observe(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any], out: Any) -> None:
+        """Apply the operator's rule."""
+        if self._suspended:
+            return
+        outputs = [leaf for leaf in tree_leaves(out) if isinstance(leaf, Tensor)]
+        if not outputs:
+            return
+        name, rule = find_rule(func)
+        target = args[0] if name.endswith("_") and args and isinstance(args[0], Tensor) else None
+        before = None if target is None else self.read(target)
+        self._apply(name, rule, args, kwargs, out, outputs)
+        if target is not None and before is not None:
+            self._wrote(name, target, before)
+        self._log(name, outputs)
+
+    def _apply(
+        self, name: str, rule: Any, args: Any, kwargs: Any, out: Any, outputs: list[Tensor]
+    ) -> None:
+        call = Call(
+            self.store, name, args, kwargs, out, self.module, self.read, self.write, self._note_statistics
+        )
+        if rule is not None:
+            rule(call)
+            return
+        for tensor in tree_leaves((args, kwargs)):
+            if isinstance(tensor, Tensor):
+                call.freeze(self.read(tensor), "no rule says what it does to channels")
+        for tensor in outputs:
+            self.write(tensor, NOTHING)
+
+    def _note_statistics(self) -> None:
+        self.statistics[self.module] = None
+
+    def _wrote(self, name: str, target: Tensor, before: Layout) -> None:
+        """An operator wrote into ``target``: what else looks at that memory must know."""
+        after: Layout = getattr(target, _LAYOUT, NOTHING)
+        if after is before:
+            return
+        added = [b for b in after.blocks if before.at(b.dims[0]) is None]
+        whole = target.numel() * target.element_size() == target.untyped_storage().nbytes()
+        if added and not whole:
+            for block in added:
+                why = Frozen(name, self.module, "writes into a part of another tensor")
+                self.store.freeze(block.labels, why)
+        lost = any(b.zero and not after.at(b.dims[0]).zero for b in before.blocks if after.at(b.dims[0]))  # type: ignore[union-attr]
+        if added or lost or before.free != after.free:
+            self._rewritten[_storage(target)] = target
+
+    def _log(self, name: str, outputs: list[Tensor]) -> None:
+        self.record.steps.append(
+            Step(
+                name,
+                self.module,
+                tuple(tuple(t.shape) for t in outputs),
+                tuple(self.read(t) for t in outputs),
+                tuple(t.dtype for t in outputs),
+            )
+        )
+
+    def function(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        """Run a function of torch; most fall apart into operators."""
+        rule = FUNCTIONS.get(func)
+        return func(*args, **kwargs) if rule is None else self.whole(rule, func, args, kwargs)
+
+    def whole(self, rule: Any, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        """Run a function that is recognised whole, without looking at its operators."""
+        self._suspended = True
+        try:
+            out = func(*args, **kwargs)
+        finally:
+            self._suspended = False
+        self._apply(func.__name__, rule, args, kwargs, out, [out])
+        self._log(func.__name__, [out])
+        return out
+
+
+class _WholeFunctions(TorchFunctionMode):
+    """Catches the functions that have a rule of their own before they fall apart into operators."""
+
+    def __init__(self, tracer: Tracer) -> None:
+        super().__init__()
+        self.tracer = tracer
+
+    def __torch_function__(
+        self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Any = None
+    ) -> Any:
+        return self.tracer.function(func, args, kwargs or {})
+
+
+def _storage(tensor: Tensor) -> int:
+    return int(tensor.untyped_storage()._cdata)
+
+
+def tensors_in(value: Any) -> Iterator[Tensor]:
+    """All tensors in nested tuples, lists, mappings and dataclasses."""
+    if isinstance(value, Tensor):
+        yield value
+    elif isinstance(value, Mapping):
+        for entry in value.values():
+            yield from tensors_in(entry)
+    elif isinstance(value, list | tuple | set):
+        for entry in value:
+            yield from tensors_in(entry)
+    elif is_dataclass(value) and not isinstance(value, type):
+        for item in fields(value):
+            yield from tensors_in(getattr(value, item.name))
+    elif hasattr(value, "__dict__") and not isinstance(value, nn.Module):
+        for entry in vars(value).values():
+            yield from tensors_in(entry)
