@@ -33,6 +33,9 @@ def widths(module: nn.Module) -> dict[str, Any]:
         return {"num_embeddings": module.weight.shape[0], "embedding_dim": module.weight.shape[1]}
     if isinstance(module, nn.MultiheadAttention):
         return _attention(module)
+    if isinstance(module, nn.RNNBase) and not module.proj_size:
+        hidden, inputs = module.weight_hh_l0.shape[1], module.weight_ih_l0.shape[1]
+        return {"hidden_size": hidden, "input_size": inputs}
     return {}
 
 

@@ -100,6 +100,7 @@ def check_cut(
     arguments: Arguments,
     labels: TensorLabels,
     records: Sequence[Record],
+    root: Labels,
     alive: Labels,
     attributes: Sequence[Attribute],
     *,
@@ -117,7 +118,7 @@ def check_cut(
     left = {
         name: {dim: own[alive[own]] for dim, own in dims.items()} for name, dims in labels.items()
     }
-    return Checker(shadow, left, records, alive).check()
+    return Checker(shadow, left, records, alive, root).check()
 
 
 def _shell(tensor: Tensor, kept: Mapping[int, Tensor]) -> Tensor:

@@ -59,7 +59,7 @@ def settle(
         alive = _trial(groups, root, round_)
         attributes = [a for own in search.attributes.values() for a in own]
         failures = check_cut(
-            model, arguments, labels, records, alive[root], attributes, real=real
+            model, arguments, labels, records, root, alive[root], attributes, real=real
         )
         if not failures:
             return Settled(groups, root, tuple(attributes))
@@ -73,12 +73,15 @@ def settle(
 
 
 def _trial(groups: Sequence[ChannelGroup], root: Labels, seed: int) -> Labels:
-    """Some units of every group dropped, a different share of each."""
+    """Some units of every group dropped, a different share of each; more than one stays.
+
+    (A dimension of size 1 is broadcast and squeezed: its labels cannot be followed as well.)
+    """
     generator = np.random.default_rng(seed)
     alive = np.ones(len(root), dtype=bool)
     for group in groups:
-        if group.prunable:
-            count = int(generator.integers(1, group.size))
+        if group.prunable and group.size > 2:
+            count = int(generator.integers(1, group.size - 1))
             alive[generator.permutation(group.roots)[:count]] = False
     return alive
 

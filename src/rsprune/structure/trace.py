@@ -15,7 +15,8 @@ from rsprune.errors import RsPruneWarning, TraceError
 from rsprune.shadow import Arguments, Shadow, bind, check_model, named_tensors
 from rsprune.structure.groups import ChannelGraph
 from rsprune.structure.labels import Frozen, LabelStore
-from rsprune.structure.settle import settle
+from rsprune.structure.layout import Labels
+from rsprune.structure.settle import Settled, settle
 from rsprune.structure.tracer import Record, TensorLabels, Tracer, label_tensors, tensors_in
 
 
@@ -60,7 +61,7 @@ def _trace(model: nn.Module, arguments: Arguments, *, real: bool) -> ChannelGrap
     return ChannelGraph(
         groups=settled.groups,
         frozen=tuple(dict.fromkeys(why for why in reasons if why.operator)),
-        statistics=tuple(tracer.statistics),
+        statistics=_over_prunable(tracer.statistics, settled),
         shapes={name: tuple(t.shape) for name, t in named_tensors(model).items()},
         labels=labels,
         root=settled.root,
@@ -69,6 +70,15 @@ def _trace(model: nn.Module, arguments: Arguments, *, real: bool) -> ChannelGrap
         real=real,
         attributes=settled.attributes,
     )
+
+
+def _over_prunable(noted: Sequence[tuple[str, Labels]], settled: Settled) -> tuple[str, ...]:
+    """The modules whose statistics run over channels that can be dropped."""
+    prunable = np.zeros(len(settled.root), dtype=bool)
+    for group in settled.groups:
+        prunable[group.roots] = group.prunable
+    found = [module for module, labels in noted if prunable[settled.root[labels]].any()]
+    return tuple(dict.fromkeys(found))
 
 
 def _run(tracer: Tracer, arguments: Arguments, *, training: bool) -> Record:

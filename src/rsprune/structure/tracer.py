@@ -18,6 +18,10 @@ from rsprune.structure.layout import NOTHING, Block, Labels, Layout
 from rsprune.structure.rules import FUNCTIONS, Call, find_rule
 
 _LAYOUT = "_rsprune_layout"
+_DEBTS = "_rsprune_debts"
+# whether torch copies depends on strides, which change with widths
+_COPIES = {"clone", "alias", "detach", "contiguous"}
+_LEAVES_TORCH = {Tensor.numpy, Tensor.tolist, Tensor.item, Tensor.__array__, Tensor.__dlpack__}
 
 TensorLabels = dict[str, dict[int, Labels]]  # for every parameter and buffer, labels by dimension
 
@@ -25,13 +29,14 @@ TensorLabels = dict[str, dict[int, Labels]]  # for every parameter and buffer, l
 def label_tensors(store: LabelStore, shadow: Shadow) -> TensorLabels:
     """Fresh labels for every dimension that could be cut: all but those of kernels and of size 1."""
     kernels = {
-        f"{name}.weight" if name else "weight"
-        for name, module in shadow.model.named_modules()
+        id(tensor)
+        for module in shadow.model.modules()
         if isinstance(module, _ConvNd)
+        for tensor in module.parameters()  # its parametrizations' included
     }
     found: TensorLabels = {}
     for name, tensor in shadow.tensors.items():
-        count = 2 if name in kernels else tensor.dim()
+        count = min(2, tensor.dim()) if id(tensor) in kernels else tensor.dim()
         dims = range(count if tensor.is_floating_point() else 0)
         found[name] = {d: store.fresh(tensor.shape[d]) for d in dims if tensor.shape[d] > 1}
     return found
@@ -45,6 +50,8 @@ class Step(NamedTuple):
     shapes: tuple[tuple[int, ...], ...]
     layouts: tuple[Layout, ...]
     dtypes: tuple[torch.dtype, ...]
+    numbers: tuple[float, ...]  # the numbers among the operands of an operator that computes
+    inputs: tuple[Layout, ...]
 
 
 @dataclass
@@ -53,7 +60,7 @@ class Record:
 
     training: bool
     steps: list[Step] = field(default_factory=list)
-    entries: dict[int, tuple[Layout, ...]] = field(default_factory=dict)
+    entered: dict[str, tuple[Layout, ...]] = field(default_factory=dict)  # by module, its inputs
 
 
 class Tracer(Observer):
@@ -62,13 +69,21 @@ class Tracer(Observer):
     def __init__(self, shadow: Shadow, labels: TensorLabels, store: LabelStore) -> None:
         super().__init__()
         self.shadow, self.store = shadow, store
-        self.statistics: dict[str, None] = {}
+        self.statistics: list[tuple[str, Labels]] = []
         self.record = Record(training=False)
         self._suspended = False
         self._rewritten: dict[int, Tensor] = {}
         for name, tensor in shadow.tensors.items():
             blocks = tuple(Block((d,), own, zero=True) for d, own in labels[name].items())
             self.write(tensor, Layout(blocks))
+        for name, module in shadow.model.named_modules():
+            module.register_forward_pre_hook(self._enter(name), with_kwargs=True)
+
+    def _enter(self, name: str) -> Any:
+        def hook(_: nn.Module, args: Any, kwargs: Any) -> None:
+            self.record.entered[name] = tuple(self.read(t) for t in tensors_in((args, kwargs)))
+
+        return hook
 
     def run(self, *, training: bool) -> Any:
         """Run the shadow once."""
@@ -84,6 +99,8 @@ class Tracer(Observer):
 
     def read(self, tensor: Tensor) -> Layout:
         """The layout of a tensor."""
+        for labels, why in vars(tensor).pop(_DEBTS, ()):
+            self.store.freeze(labels, why)
         layout: Layout = getattr(tensor, _LAYOUT, NOTHING)
         if self._rewritten and layout is not NOTHING:
             owner = self._rewritten.get(_storage(tensor), tensor)
@@ -106,16 +123,19 @@ class Tracer(Observer):
         name, rule = find_rule(func)
         target = args[0] if name.endswith("_") and args and isinstance(args[0], Tensor) else None
         before = None if target is None else self.read(target)
+        inputs = tuple(self.read(t) for t in tree_leaves((args, kwargs)) if isinstance(t, Tensor))
         self._apply(name, rule, args, kwargs, out, outputs)
         if target is not None and before is not None:
             self._wrote(name, target, before)
-        self._log(name, outputs)
+        numbers = _numbers(args) if torch.Tag.pointwise in func.tags else ()
+        self._log(name, outputs, inputs, numbers)
 
     def _apply(
         self, name: str, rule: Any, args: Any, kwargs: Any, out: Any, outputs: list[Tensor]
     ) -> None:
         call = Call(
-            self.store, name, args, kwargs, out, self.module, self.read, self.write, self._note_statistics
+            self.store, name, args, kwargs, out, self.module, self.read, self.write,
+            self._note_statistics, self._owe,
         )
         if rule is not None:
             rule(call)
@@ -126,8 +146,12 @@ class Tracer(Observer):
         for tensor in outputs:
             self.write(tensor, NOTHING)
 
-    def _note_statistics(self) -> None:
-        self.statistics[self.module] = None
+    def _note_statistics(self, block: Block) -> None:
+        self.statistics.append((self.module, block.labels))
+
+    @staticmethod
+    def _owe(output: Tensor, labels: Labels, why: Frozen) -> None:
+        setattr(output, _DEBTS, [*getattr(output, _DEBTS, ()), (labels, why)])
 
     def _wrote(self, name: str, target: Tensor, before: Layout) -> None:
         """An operator wrote into ``target``: what else looks at that memory must know."""
@@ -144,31 +168,45 @@ class Tracer(Observer):
         if added or lost or before.free != after.free:
             self._rewritten[_storage(target)] = target
 
-    def _log(self, name: str, outputs: list[Tensor]) -> None:
-        self.record.steps.append(
-            Step(
-                name,
-                self.module,
-                tuple(tuple(t.shape) for t in outputs),
-                tuple(self.read(t) for t in outputs),
-                tuple(t.dtype for t in outputs),
+    def _log(
+        self,
+        name: str,
+        outputs: list[Tensor],
+        inputs: tuple[Layout, ...],
+        numbers: tuple[float, ...] = (),
+    ) -> None:
+        if name not in _COPIES:
+            self.record.steps.append(
+                Step(
+                    "view" if name == "_unsafe_view" else name,
+                    self.module,
+                    tuple(tuple(t.shape) for t in outputs),
+                    tuple(getattr(t, _LAYOUT, NOTHING) for t in outputs),
+                    tuple(t.dtype for t in outputs),
+                    numbers,
+                    inputs,
+                )
             )
-        )
 
     def function(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         """Run a function of torch; most fall apart into operators."""
+        if func in _LEAVES_TORCH and isinstance(args[0], Tensor):
+            for block in self.read(args[0]).blocks:
+                why = Frozen(func.__name__, self.module, "its values leave torch")
+                self.store.freeze(block.labels, why)
         rule = FUNCTIONS.get(func)
         return func(*args, **kwargs) if rule is None else self.whole(rule, func, args, kwargs)
 
     def whole(self, rule: Any, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         """Run a function that is recognised whole, without looking at its operators."""
+        inputs = tuple(self.read(t) for t in tree_leaves((args, kwargs)) if isinstance(t, Tensor))
         self._suspended = True
         try:
             out = func(*args, **kwargs)
         finally:
             self._suspended = False
         self._apply(func.__name__, rule, args, kwargs, out, [out])
-        self._log(func.__name__, [out])
+        self._log(func.__name__, [out], inputs)
         return out
 
 
@@ -183,6 +221,15 @@ class _WholeFunctions(TorchFunctionMode):
         self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Any = None
     ) -> Any:
         return self.tracer.function(func, args, kwargs or {})
+
+
+def _numbers(args: tuple[Any, ...]) -> tuple[float, ...]:
+    single = [
+        a.item() if isinstance(a, Tensor) else a
+        for a in args
+        if isinstance(a, int | float) or (isinstance(a, Tensor) and a.dim() == 0 and not a.is_meta)
+    ]
+    return tuple(single)
 
 
 def _storage(tensor: Tensor) -> int:

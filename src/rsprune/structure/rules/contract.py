@@ -9,7 +9,7 @@ from torch import Tensor
 
 from rsprune.structure.layout import Block, Labels, Layout
 from rsprune.structure.rules.pointwise import elementwise, every, some
-from rsprune.structure.rules.reduce import reduced
+from rsprune.structure.rules.reduce import kept_whole, reduced
 from rsprune.structure.rules.registry import Call, rule
 
 
@@ -83,86 +83,92 @@ def baddbmm(call: Call) -> None:
 @rule("convolution", "_convolution")
 def convolution(call: Call) -> None:
     """Convolutions of any dimension, transposed and grouped ones included."""
-    x, weight, bias, stride, padding, dilation, transposed, _, groups = call.args[:9]
-    del dilation
-    spatial = "xyz"[: weight.dim() - 2]
-    _freeze_mixed(call, x, weight, stride, padding)
-    for block in call.read(weight).blocks:
-        if max(block.dims) >= 2:
-            call.freeze(block, "a kernel's dimension cannot be cut")
+    x, weight, bias, stride, padding, _, transposed, _, groups = call.args[:9]
+    inputs = _along_channels(call, x, weight, stride, padding)
+    filters = _without_kernel(call, weight)
     if groups == 1:
-        own = ("io" if transposed else "oi") + spatial.upper()
-        layout = _summed(call, (x, "bi" + spatial), (weight, own), "bo" + spatial)
+        layout = _summed(call, inputs, filters, x, weight, "io" if transposed else "oi")
     else:
-        channels = (_grouped_transposed if transposed else _grouped)(call, x, weight, groups)
-        layout = _with_channels(call.read(x), channels)
+        join = _grouped_transposed if transposed else _grouped
+        layout = _with_channels(inputs, join(call, inputs, filters, weight, groups))
     if bias is not None:
-        shape = [1, call.out.shape[1], *[1] * len(spatial)]
-        bias_layout = call.read(bias).moved({0: 1})
-        layout = elementwise(
-            call, call.out.shape, [(call.out.shape, layout), (shape, bias_layout)], every
-        )
+        shape = [1, call.out.shape[1], *[1] * (weight.dim() - 2)]
+        operands = [(call.out.shape, layout), (shape, call.read(bias).moved({0: 1}))]
+        layout = elementwise(call, call.out.shape, operands, every)
     call.write(call.out, layout)
 
 
-def _summed(
-    call: Call, left: tuple[Tensor, str], right: tuple[Tensor, str], result: str
-) -> Layout:
-    """A product in which the kernel's dimensions (upper case) carry no labels."""
-    letters = "".join(c for c in right[1] if c.islower())
-    blocks = [b for b in call.read(right[0]).blocks if max(b.dims) < len(letters)]
-    layout = Layout(tuple(blocks))
-    sizes = dict(zip(left[1], left[0].shape, strict=True))
-    sizes.update(zip(letters, right[0].shape, strict=False))
-    order = result + "i"
-    shape = [sizes[c] for c in order]
-    operands = []
-    for own, labels in ((left[1], call.read(left[0])), (letters, layout)):
-        moved = labels.moved({d: order.index(c) for d, c in enumerate(own)})
-        operands.append(([sizes[c] if c in own else 1 for c in order], moved))
-    joined = elementwise(call, shape, operands, some)
-    return reduced(call, joined, len(order), (len(order) - 1,), keepdim=False, counts=False)
-
-
-def _freeze_mixed(
+def _along_channels(
     call: Call, x: Tensor, weight: Tensor, stride: Sequence[int], padding: Sequence[int]
-) -> None:
-    """Space is mixed by the kernel, so nothing along it may be dropped, except by a 1x1 kernel."""
-    for axis in range(weight.dim() - 2):
-        moves = stride[axis % len(stride)] != 1 or padding[axis % len(padding)] != 0
-        if weight.shape[axis + 2] != 1 or moves:
-            call.freeze(call.read(x).at(axis + 2), "a kernel slides along it")
+) -> Layout:
+    """The layout of the input. A kernel mixes what it slides along, so nothing there may go."""
+    axes = range(weight.dim() - 2)
+    slid = [
+        axis + 2
+        for axis in axes
+        if weight.shape[axis + 2] != 1
+        or stride[axis % len(stride)] != 1
+        or padding[axis % len(padding)] != 0
+    ]
+    layout = kept_whole(call, call.read(x), slid, "a kernel slides along it")
+    return layout._replace(free=layout.free & {0})
 
 
-def _channel_labels(call: Call, tensor: Tensor, dim: int) -> tuple[Labels, bool]:
+def _without_kernel(call: Call, weight: Tensor) -> Layout:
+    kernel = range(2, weight.dim())
+    layout = kept_whole(call, call.read(weight), kernel, "a kernel's dimension cannot be cut")
+    return layout._replace(free=layout.free & {0, 1})
+
+
+def _summed(
+    call: Call, inputs: Layout, filters: Layout, x: Tensor, weight: Tensor, order: str
+) -> Layout:
+    """Multiply over batch, outputs, space and inputs, then sum over the inputs."""
+    letters = "bo" + "xyz"[: x.dim() - 2] + "i"
+    sizes = dict(zip(letters, (x.shape[0], weight.shape[order.index("o")], *x.shape[2:]), strict=False))
+    sizes["i"] = x.shape[1]
+    shape = [sizes[c] for c in letters]
+    operands = []
+    for layout, own in ((inputs, "bi" + letters[2:-1]), (filters, order)):
+        moved = layout.moved({d: letters.index(c) for d, c in enumerate(own)})
+        operands.append(([sizes[c] if c in own else 1 for c in letters], moved))
+    joined = elementwise(call, shape, operands, some)
+    return reduced(call, joined, len(letters), (len(letters) - 1,), keepdim=False, counts=False)
+
+
+def _channel_labels(call: Call, layout: Layout, dim: int, size: int) -> tuple[Labels, bool]:
     """The labels of one dimension; those that were split together with others are frozen."""
-    block = call.read(tensor).at(dim)
-    if block is None:
-        return np.zeros(tensor.shape[dim], dtype=np.int64), False
-    if len(block.dims) > 1:
+    block = layout.at(dim)
+    if block is not None and len(block.dims) > 1:
         call.freeze(block, "a split dimension meets a grouped convolution")
-        return np.zeros(tensor.shape[dim], dtype=np.int64), False
+        block = None
+    if block is None:
+        return np.zeros(size, dtype=np.int64), False
     return block.labels, block.zero
 
 
-def _grouped(call: Call, x: Tensor, weight: Tensor, groups: int) -> Block:
+def _grouped(call: Call, x: Layout, filters: Layout, weight: Tensor, groups: int) -> Block:
     """Groups stay equal: channel i of every group is one unit. Depthwise: out = in."""
-    inputs, _ = _channel_labels(call, x, 1)
-    outputs, zero = _channel_labels(call, weight, 0)
+    inputs, _ = _channel_labels(call, x, 1, weight.shape[1] * groups)
+    outputs, zero = _channel_labels(call, filters, 0, weight.shape[0])
+    if 0 in filters.free and weight.shape[1] == 1:  # one kernel for all channels
+        return Block((1,), np.repeat(inputs, weight.shape[0] // groups))
     by_group = outputs.reshape(groups, -1)
     if weight.shape[1] == 1:
         call.unite(by_group, inputs[:, None])
     else:
-        within, _ = _channel_labels(call, weight, 1)
+        within, _ = _channel_labels(call, filters, 1, weight.shape[1])
         call.unite(inputs.reshape(groups, -1), within[None])
         call.tie(by_group, 0)
     return Block((1,), outputs, zero)
 
 
-def _grouped_transposed(call: Call, x: Tensor, weight: Tensor, groups: int) -> Block:
-    inputs, _ = _channel_labels(call, x, 1)
-    own, _ = _channel_labels(call, weight, 0)
-    within, zero = _channel_labels(call, weight, 1)
+def _grouped_transposed(
+    call: Call, x: Layout, filters: Layout, weight: Tensor, groups: int
+) -> Block:
+    inputs, _ = _channel_labels(call, x, 1, weight.shape[0])
+    own, _ = _channel_labels(call, filters, 0, weight.shape[0])
+    within, zero = _channel_labels(call, filters, 1, weight.shape[1])
     call.unite(inputs, own)
     if weight.shape[0] != groups:
         call.tie(own.reshape(groups, -1), 0)

@@ -8,9 +8,9 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from rsprune.structure.layout import Layout
+from rsprune.structure.layout import Block, Layout
 from rsprune.structure.rules.pointwise import Operand, elementwise, first
-from rsprune.structure.rules.reduce import mixed
+from rsprune.structure.rules.reduce import kept_whole, mixed
 from rsprune.structure.rules.registry import FUNCTIONS, Call, rule
 
 
@@ -50,6 +50,15 @@ def batch_norm(call: Call) -> None:
     if moments:
         joined = elementwise(call, x.shape, [(x.shape, joined), *moments], first)
     call.write(call.out[0], joined)
+    _write_moments(call, joined, dim=0)
+
+
+def _write_moments(call: Call, layout: Layout, dim: int) -> None:
+    """The statistics that torch returns beside the result, one per channel."""
+    block = layout.at(1)
+    for moment in call.out[1:3]:
+        if block is not None and block.dims == (1,) and moment.shape[dim:] == block.labels.shape:
+            call.write(moment, Layout((Block((dim,), block.labels),)))
 
 
 @rule("native_group_norm")
@@ -63,12 +72,14 @@ def group_norm(call: Call) -> None:
     elif block is not None and groups != channels:
         if groups > 1:
             call.tie(block.labels.reshape(groups, -1), 0)
-        call.statistics()
-    for other in layout.blocks:
-        if other is not block:
-            call.freeze(other, "statistics run over it")
+        call.statistics(block)
+    others = [d for d in range(x.dim()) if d > 1]
+    layout = kept_whole(call, layout, others, "statistics run over it")
     scale = [_along(call, t, 1, x.dim()) for t in (weight, bias) if t is not None]
-    call.write(call.out[0], _affine(call, x.shape, layout, scale, plain=groups == channels))
+    layout = _affine(call, x.shape, layout, scale, plain=groups == channels)
+    call.write(call.out[0], layout)
+    if groups == channels:
+        _write_moments(call, layout, dim=1)
 
 
 @rule("native_layer_norm")
@@ -81,8 +92,9 @@ def layer_norm(call: Call) -> None:
 def _over_last(call: Call, x: Tensor, count: int, scale: list[Tensor]) -> None:
     over = range(x.dim() - count, x.dim())
     layout = call.read(x)
-    if any(d in over for block in layout.blocks for d in block.dims):
-        call.statistics()
+    for block in layout.blocks:
+        if any(d in over for d in block.dims):
+            call.statistics(block)
     operands: list[Operand] = [(t.shape, call.read(t)) for t in scale]
     out = call.out[0] if isinstance(call.out, tuple) else call.out
     call.write(out, _affine(call, x.shape, layout, operands, plain=False))
@@ -98,8 +110,9 @@ def rms_norm(call: Call) -> None:
 def local_response_norm(call: Call) -> None:
     """Divides by the energy of neighbouring channels."""
     layout = call.read(call.args[0])
-    if layout.at(1) is not None:
-        call.statistics()
+    block = layout.at(1)
+    if block is not None:
+        call.statistics(block)
     call.write(call.out, layout)
 
 

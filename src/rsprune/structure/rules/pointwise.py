@@ -36,7 +36,20 @@ def _placed(shape: Sequence[int], own: Sequence[int], layout: Layout) -> tuple[L
     full = {d + offset for d in range(len(own)) if own[d] == shape[d + offset] and own[d] != 1}
     if offset:
         layout = layout.moved({d: d + offset for d in range(len(own))})
+    if any(d not in full and shape[d] != 1 for block in layout.blocks for d in block.dims):
+        stretched = [_stretched(block, shape) for block in layout.blocks]
+        layout = layout._replace(blocks=tuple(block for block in stretched if block is not None))
     return layout, full
+
+
+def _stretched(block: Block, shape: Sequence[int]) -> Block | None:
+    """A block without those dimensions of size 1 that are broadcast."""
+    labels, dims = block.labels, list(block.dims)
+    for axis in reversed(range(len(dims))):
+        if labels.shape[axis] == 1 != shape[dims[axis]]:
+            labels = labels.take(0, axis)
+            del dims[axis]
+    return Block(tuple(dims), labels, block.zero) if dims else None
 
 
 def _united(

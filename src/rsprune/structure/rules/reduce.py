@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 from torch import Tensor
@@ -12,7 +12,14 @@ from rsprune.structure.rules.registry import Call, rule
 
 
 def reduced(
-    call: Call, layout: Layout, ndim: int, dims: Iterable[int], *, keepdim: bool, counts: bool
+    call: Call,
+    layout: Layout,
+    ndim: int,
+    dims: Iterable[int],
+    *,
+    keepdim: bool,
+    counts: bool,
+    outputs: Sequence[Tensor] = (),
 ) -> Layout:
     """The layout after ``dims`` were reduced.
 
@@ -27,7 +34,8 @@ def reduced(
         hit = [axis for axis, d in enumerate(block.dims) if d in gone]
         if len(hit) == len(block.dims):
             if counts:
-                call.freeze(block, "depends on how many channels there are")
+                for output in outputs:
+                    call.freeze_if_used(output, block, "depends on how many channels there are")
             elif not block.zero:
                 call.freeze(block, "sums values that dropped channels do not make zero")
             continue
@@ -48,13 +56,13 @@ def _dims(value: Any, ndim: int) -> list[int]:
 
 def _reduce(call: Call, dims: Any, keepdim: bool, *, counts: bool, zero: bool = True) -> None:
     x = call.args[0]
+    outputs = list(call.out) if isinstance(call.out, tuple | list) else [call.out]
     layout = reduced(
-        call, call.read(x), x.dim(), _dims(dims, x.dim()), keepdim=bool(keepdim), counts=counts
-    ).with_zero(zero)
-    outputs = call.out if isinstance(call.out, tuple | list) else (call.out,)
+        call, call.read(x), x.dim(), _dims(dims, x.dim()), keepdim=bool(keepdim), counts=counts,
+        outputs=outputs,
+    ).with_zero(zero)  # fmt: skip
     for output in outputs:
-        if isinstance(output, Tensor):
-            call.write(output, layout)
+        call.write(output, layout)
 
 
 @rule("sum", "nansum", "count_nonzero")
@@ -100,6 +108,24 @@ def mixed(call: Call, x: Tensor, dims: Iterable[int], reason: str, *, zero: bool
     return Layout(tuple(blocks), layout.free)
 
 
+def kept_whole(call: Call, layout: Layout, dims: Iterable[int], reason: str) -> Layout:
+    """The layout without labels along ``dims``, of which nothing may go."""
+    gone = set(dims)
+    blocks = []
+    for block in layout.blocks:
+        hit = [axis for axis, d in enumerate(block.dims) if d in gone]
+        if len(hit) == len(block.dims):
+            call.freeze(block, reason)
+            continue
+        labels = block.labels
+        for axis in reversed(hit):
+            call.tie(labels, axis)
+            labels = labels.take(0, axis)
+        kept = tuple(d for d in block.dims if d not in gone)
+        blocks.append(Block(kept, labels, block.zero))
+    return Layout(tuple(blocks), layout.free - gone)
+
+
 @rule("_softmax", "_log_softmax", "_safe_softmax", "softmax", "log_softmax")
 def softmax(call: Call) -> None:
     """Exact over space; over channels every channel counts."""
@@ -114,5 +140,8 @@ def scan(call: Call) -> None:
     dim = call.argument(2 if call.name in ("topk",) else 1, "dim", -1)
     layout = mixed(call, x, [dim % max(x.dim(), 1)], "runs along the channels", zero=False)
     outputs = call.out if isinstance(call.out, tuple | list) else (call.out,)
+    along = {dim % max(x.dim(), 1)}
     for output in outputs:
-        call.write(output, layout)
+        same = output.shape == x.shape
+        kept = layout.blocks if same else [b for b in layout.blocks if not along & set(b.dims)]
+        call.write(output, Layout(tuple(kept)))

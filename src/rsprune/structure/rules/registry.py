@@ -29,7 +29,8 @@ class Call:
     module: str
     read: Callable[[Tensor], Layout]
     write: Callable[[Tensor, Layout], None]
-    statistics: Callable[[], None]
+    statistics: Callable[[Block], None]
+    owe: Callable[[Tensor, Labels, Frozen], None]
 
     def argument(self, position: int, name: str, default: Any = None) -> Any:
         """An argument given by position or by name."""
@@ -56,6 +57,11 @@ class Call:
         elif blocks is not None:
             for block in blocks.blocks:
                 self.freeze(block, reason)
+
+
+    def freeze_if_used(self, output: Tensor, block: Block, reason: str) -> None:
+        """Freeze a block as soon as somebody looks at ``output``."""
+        self.owe(output, block.labels, self.why(reason))
 
 
 Rule = Callable[[Call], None]

@@ -9,6 +9,7 @@ from torch import Tensor
 
 from rsprune.structure.layout import Block, Layout
 from rsprune.structure.rules.pointwise import elementwise, every
+from rsprune.structure.rules.reduce import mixed
 from rsprune.structure.rules.registry import Call, rule
 
 
@@ -19,13 +20,15 @@ def _taken(call: Call, layout: Layout, dim: int, index: slice) -> Layout:
         return layout
     axis = block.dims.index(dim)
     labels = block.labels[(slice(None),) * axis + (index,)]
-    if labels.shape[axis] == 1 and block.labels.shape[axis] != 1:
-        return _selected(call, layout, dim, index.start, keep=True)
+    if labels.shape[axis] == 1 and len(block.dims) == 1:
+        call.freeze(block, "picks one channel by its number")
+    elif labels.shape[axis] == 1:
+        call.tie(block.labels, axis)
     new = block._replace(labels=labels)
     return layout._replace(blocks=tuple(new if b is block else b for b in layout.blocks))
 
 
-def _selected(call: Call, layout: Layout, dim: int, index: int, *, keep: bool) -> Layout:
+def _selected(call: Call, layout: Layout, dim: int, index: int) -> Layout:
     """The layout of one index of ``dim``, whose place must not change."""
     block = layout.at(dim)
     rest = layout.without(block)
@@ -36,8 +39,6 @@ def _selected(call: Call, layout: Layout, dim: int, index: int, *, keep: bool) -
         call.tie(block.labels, axis)
         dims = tuple(d for d in block.dims if d != dim)
         rest = rest._replace(blocks=(*rest.blocks, Block(dims, block.labels.take(index, axis), block.zero)))
-    if keep:
-        return rest._replace(free=rest.free - {dim})
     highest = max([d for b in rest.blocks for d in b.dims] + list(rest.free) + [dim])
     to = {d: d - (d > dim) for d in range(highest + 1) if d != dim}
     return rest.moved(to)
@@ -61,7 +62,7 @@ def select(call: Call) -> None:
     """One index."""
     x, dim, index = call.args[:3]
     dim %= x.dim()
-    call.write(call.out, _selected(call, call.read(x), dim, index, keep=False))
+    call.write(call.out, _selected(call, call.read(x), dim, index))
 
 
 @rule("unbind")
@@ -70,7 +71,7 @@ def unbind(call: Call) -> None:
     x = call.args[0]
     dim = call.argument(1, "dim", 0) % x.dim()
     for index, part in enumerate(call.out):
-        call.write(part, _selected(call, call.read(x), dim, index, keep=False))
+        call.write(part, _selected(call, call.read(x), dim, index))
 
 
 @rule("split", "split_with_sizes", "chunk", "unsafe_split", "unsafe_chunk", "unsafe_split_with_sizes")
@@ -194,17 +195,7 @@ def flip(call: Call) -> None:
 
 @rule("roll")
 def roll(call: Call) -> None:
-    """Shifted round."""
-    x = call.args[0]
-    shifts, dims = call.args[1], call.argument(2, "dims", [])
-    layout = call.read(x)
-    blocks = []
-    for block in layout.blocks:
-        labels = block.labels
-        if not dims:
-            call.freeze(block, "shifts across dimensions")
-        for shift, dim in zip(shifts, dims, strict=False):
-            if dim % x.dim() in block.dims:
-                labels = np.roll(labels, shift, block.dims.index(dim % x.dim()))
-        blocks.append(block._replace(labels=labels))
-    call.write(call.out, layout._replace(blocks=tuple(blocks)))
+    """Shifted round by a number of places, along which nothing may go."""
+    x, dims = call.args[0], call.argument(2, "dims", [])
+    along = {d % x.dim() for d in dims} or set(range(x.dim()))
+    call.write(call.out, mixed(call, x, along, "shifts by a number of channels", zero=False))

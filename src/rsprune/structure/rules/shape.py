@@ -6,9 +6,12 @@ from collections.abc import Sequence
 from itertools import pairwise
 
 import numpy as np
+import torch
 
 from rsprune.structure.layout import Block, Labels, Layout, compact, merged, segments, spread
-from rsprune.structure.rules.registry import Call, rule
+from rsprune.structure.rules.pointwise import elementwise, first
+from rsprune.structure.rules.reduce import kept_whole
+from rsprune.structure.rules.registry import FUNCTIONS, Call, rule
 
 
 @rule("permute")
@@ -95,6 +98,16 @@ def expand(call: Call) -> None:
     call.write(call.out, layout._replace(free=layout.free | stretched))
 
 
+def expand_as(call: Call) -> None:
+    """Stretched to the shape of another tensor, whose labels it takes on."""
+    x, other = call.args[0], call.argument(1, "other")
+    operands = [(x.shape, call.read(x)), (other.shape, call.read(other))]
+    call.write(call.out, elementwise(call, call.out.shape, operands, first))
+
+
+FUNCTIONS[torch.Tensor.expand_as] = expand_as
+
+
 @rule("repeat")
 def repeat(call: Call) -> None:
     """The tensor laid out several times."""
@@ -112,9 +125,13 @@ def repeat(call: Call) -> None:
 
 def _channels(call: Call) -> tuple[Layout, Block | None]:
     """The layout of the input and its channels' block, which must be theirs alone."""
-    layout = call.read(call.args[0])
-    dim = 1 if call.name in ("channel_shuffle", "native_channel_shuffle", "im2col", "col2im") else -3
-    block = layout.at(dim % call.args[0].dim())
+    x = call.args[0]
+    shuffles = call.name in ("channel_shuffle", "native_channel_shuffle")
+    dim = 1 if shuffles or call.name in ("im2col", "col2im") else x.dim() - 3
+    layout = call.read(x)
+    if not shuffles:
+        layout = kept_whole(call, layout, range(dim + 1, x.dim()), "rearranges space")
+    block = layout.at(dim)
     if block is not None and len(block.dims) > 1:
         call.freeze(block, "a split dimension is split again")
         return layout.without(block), None
@@ -131,7 +148,6 @@ def _replaced(layout: Layout, block: Block, labels: Labels) -> Layout:
 def pixel_shuffle(call: Call) -> None:
     """Channels become space: the channels of one output channel are one unit."""
     layout, block = _channels(call)
-    _keep_space(call, layout, block)
     if block is not None:
         by_output = block.labels.reshape(-1, call.args[1] ** 2)
         call.tie(by_output, 1)
@@ -143,16 +159,9 @@ def pixel_shuffle(call: Call) -> None:
 def pixel_unshuffle(call: Call) -> None:
     """Space becomes channels."""
     layout, block = _channels(call)
-    _keep_space(call, layout, block)
     if block is not None:
         layout = _replaced(layout, block, np.repeat(block.labels, call.args[1] ** 2))
     call.write(call.out, layout)
-
-
-def _keep_space(call: Call, layout: Layout, channels: Block | None) -> None:
-    for block in layout.blocks:
-        if block is not channels and max(block.dims) >= call.args[0].dim() - 2:
-            call.freeze(block, "rearranges space")
 
 
 @rule("channel_shuffle", "native_channel_shuffle")
@@ -171,11 +180,9 @@ def im2col(call: Call) -> None:
     """Patches: every channel becomes as many as a patch has points."""
     layout, block = _channels(call)
     points = int(np.prod(call.args[1]))
-    for other in layout.blocks:
-        if other is not block:
-            call.freeze(other, "is cut into patches")
     if block is not None:
-        call.write(call.out, Layout((Block((1,), np.repeat(block.labels, points), block.zero),)))
+        layout = _replaced(layout, block, np.repeat(block.labels, points))
+    call.write(call.out, layout)
 
 
 @rule("col2im")
@@ -183,13 +190,11 @@ def col2im(call: Call) -> None:
     """Patches put together again."""
     layout, block = _channels(call)
     points = int(np.prod(call.args[2]))
-    for other in layout.blocks:
-        if other is not block:
-            call.freeze(other, "is put together from patches")
     if block is not None:
         by_channel = block.labels.reshape(-1, points)
         call.tie(by_channel, 1)
-        call.write(call.out, Layout((Block((1,), by_channel[:, 0], block.zero),)))
+        layout = _replaced(layout, block, by_channel[:, 0])
+    call.write(call.out, layout)
 
 
 @rule("glu")

@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
+import torch.nn.functional as F
 from torch import Tensor
 
 from rsprune.structure.layout import Layout
-from rsprune.structure.rules.registry import Call, rule
+from rsprune.structure.rules.reduce import kept_whole
+from rsprune.structure.rules.registry import FUNCTIONS, Call, rule
 
 _DIMS = {"1d": 1, "2d": 2, "3d": 3}
 
@@ -27,17 +31,27 @@ def spatial(call: Call) -> None:
     """Works along the last dimensions, channel by channel."""
     x = call.args[0]
     count = next(n for suffix, n in _DIMS.items() if suffix in call.name.replace("_2d", "2d"))
-    first = x.dim() - count
-    layout = call.read(x)
-    for block in layout.blocks:
-        if max(block.dims) >= first:
-            call.freeze(block, "works along it")
-            layout = layout.without(block)
-    layout = layout._replace(free=frozenset())
+    layout = _along_space(call, x, count)
     outputs = call.out if isinstance(call.out, tuple | list) else (call.out,)
     for output in outputs:
         if isinstance(output, Tensor) and output.dim() == x.dim():
             call.write(output, layout)
+
+
+def _along_space(call: Call, x: Tensor, count: int) -> Layout:
+    return kept_whole(call, call.read(x), range(x.dim() - count, x.dim()), "works along it")
+
+
+def pad_function(call: Call) -> None:
+    """Padding in any mode."""
+    x, amounts = call.args[0], call.argument(1, "pad")
+    if call.argument(2, "mode", "constant") == "constant":
+        pad(replace(call, args=(x, list(amounts))))
+    else:
+        call.write(call.out, _along_space(call, x, len(amounts) // 2))
+
+
+FUNCTIONS[F.pad] = pad_function
 
 
 @rule("constant_pad_nd")

@@ -1,0 +1,96 @@
+"""Compares a pruned model with the full one in numbers: the dropped units are set to zero there."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+from torch.overrides import TorchFunctionMode
+from torch.utils._pytree import tree_map_only
+
+from rsprune.errors import VerificationError
+from rsprune.shadow import Arguments, named_tensors, undisturbed
+from rsprune.structure.groups import ChannelGraph
+from rsprune.structure.tracer import tensors_in
+
+
+def set_to_zero(model: nn.Module, graph: ChannelGraph, units: Mapping[str, list[int]]) -> None:
+    """Set the dropped units of ``model`` to zero, in place."""
+    tensors = named_tensors(model)
+    with torch.no_grad():
+        for name, own in units.items():
+            for tensor, dim, positions in graph[name].places:
+                index = torch.from_numpy(positions[own].ravel()).to(tensors[tensor].device)
+                tensors[tensor].index_fill_(dim, index, 0)
+
+
+def outputs(model: nn.Module, arguments: Arguments, graph: ChannelGraph) -> list[Tensor]:
+    """The outputs of a model in double precision, without the statistics that run over channels."""
+    args, kwargs = tree_map_only(
+        Tensor, lambda t: t.double() if t.is_floating_point() else t, arguments
+    )
+    with undisturbed(), torch.no_grad(), _without_statistics(bool(graph.statistics)):
+        return list(tensors_in(model(*args, **kwargs)))
+
+
+def difference(expected: list[Tensor], actual: list[Tensor]) -> float:
+    """The largest difference, relative to the largest output."""
+    if [t.shape for t in expected] != [t.shape for t in actual]:
+        raise VerificationError(
+            f"The outputs have other shapes: {[tuple(t.shape) for t in actual]} instead of "
+            f"{[tuple(t.shape) for t in expected]}."
+        )
+    largest = 0.0
+    for a, b in zip(expected, actual, strict=True):
+        if a.numel():
+            scale = max(float(a.abs().max()), torch.finfo(torch.float64).tiny)
+            apart = float((a.double() - b.double()).abs().max()) / scale
+            largest = max(largest, apart if apart == apart else math.inf)
+    return largest
+
+
+class _ScaleAndShift(TorchFunctionMode):
+    """Lets norms over channels scale and shift, and nothing else."""
+
+    def __torch_function__(
+        self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Any = None
+    ) -> Any:
+        kwargs = kwargs or {}
+        if func is F.layer_norm:
+            return _last(*args, **kwargs)
+        if func is F.rms_norm:
+            return _last(*args[:3], **kwargs)
+        if func is F.group_norm:
+            return _channels(*args, **kwargs)
+        if func is F.local_response_norm:
+            return args[0]
+        return func(*args, **kwargs)
+
+
+def _last(
+    x: Tensor, _: Any, weight: Tensor | None = None, bias: Tensor | None = None, eps: float = 0.0
+) -> Tensor:
+    x = x if weight is None else x * weight
+    return x if bias is None else x + bias
+
+
+def _channels(
+    x: Tensor, _: int, weight: Tensor | None = None, bias: Tensor | None = None, eps: float = 0.0
+) -> Tensor:
+    shape = (1, -1, *[1] * (x.dim() - 2))
+    x = x if weight is None else x * weight.view(shape)
+    return x if bias is None else x + bias.view(shape)
+
+
+@contextmanager
+def _without_statistics(active: bool) -> Iterator[None]:
+    if not active:
+        yield
+        return
+    with _ScaleAndShift():
+        yield
