@@ -18,6 +18,7 @@ from typing import Any
 import numpy as np
 import torch
 from torch import Tensor, nn
+from torch.nn.modules.lazy import LazyModuleMixin
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves, tree_map_only
 
@@ -81,10 +82,26 @@ def check_model(owner: str, model: object) -> None:
                 owner, "model", "a module of plain Python, not a scripted or traced one", where,
                 "Pass the module it was made from.",
             )  # fmt: skip
+        if isinstance(module, LazyModuleMixin) and module.has_uninitialized_params():
+            raise InvalidParameterError(
+                owner, "model", "a module with initialised parameters, not a lazy one", where,
+                "Run it once on real data first.",
+            )  # fmt: skip
         if "quantized" in type(module).__module__.split("."):
             raise InvalidParameterError(
                 owner, "model", "a module in floating point, not a quantised one", where,
                 "Prune first, quantise afterwards.",
+            )  # fmt: skip
+
+
+def check_devices(owner: str, model: nn.Module, arguments: Arguments) -> None:
+    """Refuse inputs that are on another device than the model."""
+    devices = {tensor.device for tensor in named_tensors(model).values()}
+    for tensor in tree_leaves(arguments):
+        if isinstance(tensor, Tensor) and devices and tensor.device not in devices:
+            raise InvalidParameterError(
+                owner, "example_inputs", f"on the model's device, {' or '.join(map(str, devices))}",
+                f"a tensor on device {tensor.device}", "Move one of them with .to(device).",
             )  # fmt: skip
 
 

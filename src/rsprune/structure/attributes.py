@@ -61,8 +61,13 @@ def _attention(module: nn.MultiheadAttention) -> dict[str, Any]:
     return found | {"kdim": module.k_proj_weight.shape[1], "vdim": module.v_proj_weight.shape[1]}
 
 
-def resize(module: nn.Module) -> None:
-    """Make the attributes of ``module`` agree with its parameters."""
-    for name, value in widths(module).items():
-        if getattr(module, name, value) != value:
-            setattr(module, name, value)
+def resize(model: nn.Module) -> None:
+    """Make the attributes of all modules of ``model`` agree with their parameters."""
+    modes = {module: module.training for module in model.modules()}
+    model.eval()  # in training mode, to look at a parametrized weight may change it
+    for module in modes:
+        for name, value in widths(module).items():
+            if getattr(module, name, value) != value:
+                setattr(module, name, value)
+    for module, mode in modes.items():
+        module.training = mode

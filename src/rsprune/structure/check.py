@@ -63,6 +63,7 @@ class Failure:
         return f"{self.name} in '{self.module}' ({self.line}): {self.message}"
 
 
+NUMBER = "a number in it depends on the width"
 _RESHAPES = {
     Tensor.reshape, Tensor.view, Tensor.flatten, Tensor.unflatten, Tensor.reshape_as,
     torch.reshape, torch.flatten, torch.unflatten,
@@ -180,7 +181,7 @@ class Checker(Tracer):
         if expected.name != actual.name or len(expected.shapes) != len(actual.shapes):
             return f"the model went another way: {expected.name} was expected"
         if expected.numbers != actual.numbers and not self.shadow.real:
-            return "a number in it depends on the width"
+            return NUMBER
         for shape, layout, got_shape, got in zip(
             expected.shapes, expected.layouts, actual.shapes, actual.layouts, strict=True
         ):
@@ -313,6 +314,8 @@ def suspects(
 ) -> list[ChannelGroup]:
     """Those of ``groups`` that a failure is most likely about; all of them if it does not say."""
     owners = {r: i for i, group in enumerate(groups) for r in group.roots.tolist()}
+    if failure.message == NUMBER:
+        return list(groups)
     for arrays in (failure.handled[:1], failure.blamed, failure.handled, failure.entered):
         roots = {r for own in arrays for r in np.unique(root[own]).tolist()}
         found = {owners[r] for r in roots if r in owners}

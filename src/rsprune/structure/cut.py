@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -13,6 +14,7 @@ from rsprune.shadow import Arguments, Shadow, named_tensors, replica
 from rsprune.structure.attributes import resize
 from rsprune.structure.check import Checker, Failure, surviving
 from rsprune.structure.layout import Labels
+from rsprune.structure.numbers import difference, outputs, set_to_zero
 from rsprune.structure.tracer import Record, TensorLabels
 
 
@@ -69,8 +71,7 @@ def cut_model(
 
 def set_widths(model: nn.Module, values: Mapping[Attribute, int]) -> None:
     """Make the attributes of all modules agree with their parameters."""
-    for module in model.modules():
-        resize(module)
+    resize(model)
     for attribute, value in values.items():
         module = model.get_submodule(attribute.module)
         if attribute.place is None:
@@ -95,30 +96,64 @@ def attribute_values(
     return values
 
 
+@dataclass(frozen=True)
+class Traced:
+    """A model and the record of its runs."""
+
+    model: nn.Module
+    arguments: Arguments
+    labels: TensorLabels
+    records: Sequence[Record]
+    real: bool
+
+
 def check_cut(
-    model: nn.Module,
-    arguments: Arguments,
-    labels: TensorLabels,
-    records: Sequence[Record],
-    root: Labels,
-    alive: Labels,
-    attributes: Sequence[Attribute],
-    *,
-    real: bool,
+    traced: Traced, root: Labels, alive: Labels, attributes: Sequence[Attribute]
 ) -> list[Failure]:
-    """Cut a double of ``model`` and run it; what goes wrong."""
-    kept = survivors(labels, alive)
-    tensors = named_tensors(model)
-    if not real:
-        tensors = {name: _shell(t, kept.get(name, {})) for name, t in tensors.items()}
-    else:
-        tensors = {name: cut_tensor(t, kept.get(name, {})) for name, t in tensors.items()}
-    shadow = Shadow(model, arguments, real=real, tensors=tensors)
-    set_widths(shadow.model, attribute_values(attributes, records, alive))
-    left = {
-        name: {dim: own[alive[own]] for dim, own in dims.items()} for name, dims in labels.items()
+    """Cut a double of a model and run it; what goes wrong."""
+    kept = survivors(traced.labels, alive)
+    cut = cut_tensor if traced.real else _shell
+    tensors = {
+        name: cut(tensor, kept.get(name, {}))
+        for name, tensor in named_tensors(traced.model).items()
     }
-    return Checker(shadow, left, records, alive, root).check()
+    shadow = Shadow(traced.model, traced.arguments, real=traced.real, tensors=tensors)
+    set_widths(shadow.model, attribute_values(attributes, traced.records, alive))
+    left = {
+        name: {dim: own[alive[own]] for dim, own in dims.items()}
+        for name, dims in traced.labels.items()
+    }
+    return Checker(shadow, left, traced.records, alive, root).check()
+
+
+def same_in_numbers(traced: Traced, alive: Labels, attributes: Sequence[Attribute]) -> bool:
+    """Whether the cut model computes what the zeroed full one computes, on random weights.
+
+    Labels cannot be followed everywhere once a dimension has size 1; numbers can.
+    """
+    tensors = named_tensors(traced.model)
+    if any(tensor.is_meta for tensor in tensors.values()):
+        return False
+    full = replica(traced.model, {name: _random_like(t) for name, t in tensors.items()}).eval()
+    values = attribute_values(attributes, traced.records, alive)
+    slim = cut_model(full, survivors(traced.labels, alive), values)
+    set_to_zero(full, traced.labels, alive)
+    try:
+        expected, actual = (outputs(model, traced.arguments) for model in (full, slim))
+        outputs(slim.train(), traced.arguments)
+        return difference(expected, actual) <= 1e-8
+    except Exception:  # whatever the model's own code raises, it does not run as before
+        return False
+
+
+def _random_like(tensor: Tensor) -> Tensor:
+    if not tensor.is_floating_point():
+        return tensor.clone()
+    if not isinstance(tensor, nn.Parameter):
+        return tensor.detach().double()
+    generator = torch.Generator().manual_seed(tensor.numel())
+    value = torch.randn(tensor.shape, generator=generator, dtype=torch.float64)
+    return nn.Parameter(value.to(tensor.device) * tensor[:1].numel() ** -0.5, False)
 
 
 def _shell(tensor: Tensor, kept: Mapping[int, Tensor]) -> Tensor:

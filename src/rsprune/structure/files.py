@@ -68,8 +68,7 @@ def load(model: nn.Module, path: str | os.PathLike[str]) -> nn.Module:
     _check_fit(Path(path), originals, tensors)
     new = {name: _like(originals[name], tensors[name]) for name in originals}
     slim = replica(model, new)
-    for module in slim.modules():
-        resize(module)
+    resize(slim)
     for name, attributes in json.loads(metadata["widths"]).items():
         module = slim.get_submodule(name)
         for attribute, value in attributes.items():

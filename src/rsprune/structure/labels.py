@@ -71,14 +71,13 @@ class LabelStore:
 
     def roots(self) -> Labels:
         """The representative of every label, after all that was said about them."""
-        root = components(self.count, self.pairs)
+        pairs = list(self.pairs)
+        root = components(self.count, pairs)
         grids = _distinct(self.grids)
-        while True:
-            ties = [pair for labels in grids for pair in _grid_ties(labels, root)]
-            if not ties:
-                return root
-            self.pairs.extend(ties)
-            root = components(self.count, self.pairs)
+        while ties := [pair for labels in grids for pair in _grid_ties(labels, root)]:
+            pairs.extend(ties)
+            root = components(self.count, pairs)
+        return root
 
     def frozen_roots(self, root: Labels) -> dict[int, Frozen]:
         """The first reason for which each frozen representative is frozen."""

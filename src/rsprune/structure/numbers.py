@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
 from typing import Any
 
+import numpy as np
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
@@ -15,26 +14,28 @@ from torch.utils._pytree import tree_map_only
 
 from rsprune.errors import VerificationError
 from rsprune.shadow import Arguments, named_tensors, undisturbed
-from rsprune.structure.groups import ChannelGraph
-from rsprune.structure.tracer import tensors_in
+from rsprune.structure.layout import Labels
+from rsprune.structure.tracer import TensorLabels, tensors_in
 
 
-def set_to_zero(model: nn.Module, graph: ChannelGraph, units: Mapping[str, list[int]]) -> None:
+def set_to_zero(model: nn.Module, labels: TensorLabels, alive: Labels) -> None:
     """Set the dropped units of ``model`` to zero, in place."""
     tensors = named_tensors(model)
     with torch.no_grad():
-        for name, own in units.items():
-            for tensor, dim, positions in graph[name].places:
-                index = torch.from_numpy(positions[own].ravel()).to(tensors[tensor].device)
-                tensors[tensor].index_fill_(dim, index, 0)
+        for name, dims in labels.items():
+            for dim, own in dims.items():
+                gone = np.flatnonzero(~alive[own])
+                if gone.size:
+                    index = torch.from_numpy(gone).to(tensors[name].device)
+                    tensors[name].index_fill_(dim, index, 0)
 
 
-def outputs(model: nn.Module, arguments: Arguments, graph: ChannelGraph) -> list[Tensor]:
+def outputs(model: nn.Module, arguments: Arguments) -> list[Tensor]:
     """The outputs of a model in double precision, without the statistics that run over channels."""
     args, kwargs = tree_map_only(
         Tensor, lambda t: t.double() if t.is_floating_point() else t, arguments
     )
-    with undisturbed(), torch.no_grad(), _without_statistics(bool(graph.statistics)):
+    with undisturbed(), torch.no_grad(), _ScaleAndShift():
         return list(tensors_in(model(*args, **kwargs)))
 
 
@@ -85,12 +86,3 @@ def _channels(
     shape = (1, -1, *[1] * (x.dim() - 2))
     x = x if weight is None else x * weight.view(shape)
     return x if bias is None else x + bias.view(shape)
-
-
-@contextmanager
-def _without_statistics(active: bool) -> Iterator[None]:
-    if not active:
-        yield
-        return
-    with _ScaleAndShift():
-        yield

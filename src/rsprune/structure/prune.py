@@ -9,15 +9,22 @@ from numbers import Integral
 
 import numpy as np
 import torch
-from torch import Tensor, nn
+from torch import nn
 
 from rsprune.errors import InvalidParameterError, RsPruneWarning
-from rsprune.shadow import check_model, named_tensors, replica
+from rsprune.shadow import check_model, named_tensors
 from rsprune.structure.check import Failure, suspects
-from rsprune.structure.cut import attribute_values, check_cut, cut_model, cut_optimizer, survivors
+from rsprune.structure.cut import (
+    Traced,
+    attribute_values,
+    check_cut,
+    cut_model,
+    cut_optimizer,
+    same_in_numbers,
+    survivors,
+)
 from rsprune.structure.groups import ChannelGraph, ChannelGroup
 from rsprune.structure.layout import Labels
-from rsprune.structure.numbers import difference, outputs, set_to_zero
 
 Drop = Mapping[str, Iterable[int]]
 
@@ -41,8 +48,9 @@ def prune(
     check_model("prune", model)
     check_graph("prune", model, graph)
     units = checked_drop("prune", graph, drop)
+    _check_optimizer(model, optimizer)
     alive = alive_labels(graph, units)
-    while (failures := _check(model, graph, alive)) and not same_in_numbers(model, graph, units, alive):
+    while failures := _failures(model, graph, alive):
         cut = [graph[name] for name in units]
         names = [group.name for group in suspects(failures[0], graph.root, cut)]
         warnings.warn(
@@ -60,43 +68,28 @@ def prune(
     return slim
 
 
-def same_in_numbers(
-    model: nn.Module, graph: ChannelGraph, units: Mapping[str, list[int]], alive: Labels
-) -> bool:
-    """Whether the cut model computes what the zeroed full one computes, on random weights.
-
-    Labels cannot be followed everywhere once a dimension has size 1; numbers can.
-    """
-    tensors = named_tensors(model)
-    if any(tensor.is_meta for tensor in tensors.values()):
-        return False
-    full = replica(model, {name: _random_like(t) for name, t in tensors.items()}).eval()
-    kept = survivors(graph.labels, alive)
-    slim = cut_model(full, kept, attribute_values(graph.attributes, graph.records, alive))
-    set_to_zero(full, graph, units)
-    try:
-        expected, actual = (outputs(m, graph.arguments, graph) for m in (full, slim))
-        outputs(slim.train(), graph.arguments, graph)
-        return difference(expected, actual) <= 1e-8
-    except Exception:  # whatever the model's own code raises, it does not run as before
-        return False
+def _failures(model: nn.Module, graph: ChannelGraph, alive: Labels) -> list[Failure]:
+    traced = Traced(model, graph.arguments, graph.labels, graph.records, graph.real)
+    failures = check_cut(traced, graph.root, alive, graph.attributes)
+    if failures and same_in_numbers(traced, alive, graph.attributes):
+        return []
+    return failures
 
 
-def _random_like(tensor: Tensor) -> Tensor:
-    if not tensor.is_floating_point():
-        return tensor.clone()
-    if not isinstance(tensor, nn.Parameter):
-        return tensor.detach().double()
-    generator = torch.Generator().manual_seed(tensor.numel())
-    value = torch.randn(tensor.shape, generator=generator, dtype=torch.float64)
-    return nn.Parameter(value.to(tensor.device) * tensor[:1].numel() ** -0.5, False)
-
-
-def _check(model: nn.Module, graph: ChannelGraph, alive: Labels) -> list[Failure]:
-    return check_cut(
-        model, graph.arguments, graph.labels, graph.records, graph.root, alive, graph.attributes,
-        real=graph.real,
-    )  # fmt: skip
+def _check_optimizer(model: nn.Module, optimizer: object) -> None:
+    if optimizer is None:
+        return
+    if not isinstance(optimizer, torch.optim.Optimizer):
+        raise InvalidParameterError(
+            "prune", "optimizer", "a torch.optim.Optimizer or None", optimizer,
+            "Pass the optimizer that trains the model.",
+        )  # fmt: skip
+    own = set(model.parameters())
+    if not any(p in own for group in optimizer.param_groups for p in group["params"]):
+        raise InvalidParameterError(
+            "prune", "optimizer", "one that trains the model", type(optimizer).__name__,
+            "None of its parameters are the model's.",
+        )  # fmt: skip
 
 
 def alive_labels(graph: ChannelGraph, units: Mapping[str, list[int]]) -> Labels:

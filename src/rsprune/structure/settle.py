@@ -1,32 +1,32 @@
 """Finds the widths that Python code holds, by cutting a double of the model and running it.
 
 What breaks is mended in this order: a module attribute that holds the width is updated with it;
-channels that the code takes for equal in number are tied; and else the group is frozen, with a
-warning that names the module and the line.
+channels that the code takes for equal in number are tied; and else the group is frozen.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
+from typing import NamedTuple
 
 import numpy as np
-from torch import nn
+from torch.nn.modules.batchnorm import _NormBase
 
-from rsprune.shadow import Arguments
-from rsprune.structure.check import Failure, suspects
-from rsprune.structure.cut import Attribute, check_cut
+from rsprune.structure.check import NUMBER, Failure, suspects
+from rsprune.structure.cut import Attribute, Traced, check_cut, same_in_numbers
 from rsprune.structure.groups import ChannelGroup, form_groups
 from rsprune.structure.labels import Frozen, LabelStore
 from rsprune.structure.layout import Labels
-from rsprune.structure.tracer import Record, TensorLabels
 
-_ROUNDS = 100
+_ROUNDS = 200
+_PATIENT = 60  # rounds in which mending is tried before freezing
+
+Place = tuple[int, int]  # a record and a step of it
 
 
-@dataclass
-class Settled:
-    """The outcome: groups that can be cut, and the attributes to update."""
+class Settled(NamedTuple):
+    """The outcome: groups that can be cut, and the attributes to update with them."""
 
     groups: tuple[ChannelGroup, ...]
     root: Labels
@@ -35,79 +35,112 @@ class Settled:
 
 @dataclass
 class _Search:
-    model: nn.Module
-    records: Sequence[Record]
+    traced: Traced
     store: LabelStore
-    attributes: dict[tuple[int, int], list[Attribute]] = field(default_factory=dict)
+    attributes: dict[Place, Attribute] = field(default_factory=dict)
+    ties: dict[Place, list[tuple[Labels, Labels]]] = field(default_factory=dict)
     tried: set[object] = field(default_factory=set)
+    trusted: set[int] = field(default_factory=set)  # first representatives of groups
+    always: list[Attribute] = field(default_factory=list)
+
+    @property
+    def held(self) -> list[Attribute]:
+        return [*self.always, *self.attributes.values()]
+
+    def failures(self, root: Labels, groups: Sequence[ChannelGroup], seed: int) -> list[Failure]:
+        """What goes wrong with some units of ``groups`` dropped."""
+        alive = _trial(groups, len(root), seed)
+        return check_cut(self.traced, root, alive[root], self.held)
 
 
-def settle(
-    model: nn.Module,
-    arguments: Arguments,
-    labels: TensorLabels,
-    records: Sequence[Record],
-    store: LabelStore,
-    *,
-    real: bool,
-) -> Settled:
+def settle(traced: Traced, store: LabelStore) -> Settled:
     """Cut and mend until nothing breaks."""
-    search = _Search(model, records, store)
+    search = _Search(traced, store, always=_unread_widths(traced))
     for round_ in range(_ROUNDS):
         root = store.roots()
-        groups = form_groups(labels, root, store.frozen_roots(root))
-        alive = _trial(groups, root, round_)
-        attributes = [a for own in search.attributes.values() for a in own]
-        failures = check_cut(
-            model, arguments, labels, records, root, alive[root], attributes, real=real
-        )
+        groups = form_groups(traced.labels, root, store.frozen_roots(root))
+        cut = [g for g in groups if g.prunable and int(g.roots[0]) not in search.trusted]
+        failures = search.failures(root, cut, round_)
+        if not failures and _slices(traced):  # a slice may fit by chance, so try another cut
+            failures = search.failures(root, cut, round_ + 1)
         if not failures:
-            return Settled(groups, root, tuple(attributes))
-        first = list({failure.module: failure for failure in reversed(failures)}.values())
+            return Settled(groups, root, tuple(search.held))
         _withdraw(search, failures)
-        patient = round_ < _ROUNDS // 2
-        if not (patient and any([_mended(search, failure, root) for failure in first])):
+        first = list({failure.module: failure for failure in reversed(failures)}.values())
+        if round_ > _PATIENT or not any([_mended(search, failure, root) for failure in first]):
             for failure in first:
-                _freeze(store, failure, root, groups)
-    raise AssertionError("every round freezes, ties or updates something, so there is an end")
+                _give_up(search, failure, root, cut, round_)
+    raise AssertionError("every round mends, trusts or freezes something, so there is an end")
 
 
-def _trial(groups: Sequence[ChannelGroup], root: Labels, seed: int) -> Labels:
-    """Some units of every group dropped, a different share of each; more than one stays.
-
-    (A dimension of size 1 is broadcast and squeezed: its labels cannot be followed as well.)
-    """
+def _trial(groups: Sequence[ChannelGroup], count: int, seed: int) -> Labels:
+    """Some units of every group dropped, of groups of equal size a different number each."""
     generator = np.random.default_rng(seed)
-    alive = np.ones(len(root), dtype=bool)
+    alive = np.ones(count, dtype=bool)
+    seen: dict[int, int] = {}
     for group in groups:
-        if group.prunable and group.size > 2:
-            count = int(generator.integers(1, group.size - 1))
-            alive[generator.permutation(group.roots)[:count]] = False
+        turn = seen.get(group.size, seed)
+        seen[group.size] = turn + 1
+        dropped = 1 + turn % max(group.size - 2, 1)
+        alive[generator.permutation(group.roots)[:dropped]] = False
     return alive
+
+
+def _slices(traced: Traced) -> bool:
+    """Whether the model picks ranges of channels."""
+    names = ("slice", "split_with_sizes")
+    steps = [step for record in traced.records for step in record.steps if step.name in names]
+    return any(layout.blocks for step in steps for layout in step.layouts)
+
+
+def _unread_widths(traced: Traced) -> list[Attribute]:
+    """Norms without parameters hold a width that their code does not need but compares."""
+    found = []
+    for name, module in traced.model.named_modules():
+        plain = isinstance(module, _NormBase) and module.weight is None
+        if not plain or module.running_mean is not None:
+            continue
+        for index, record in enumerate(traced.records):
+            at = [i for i, step in enumerate(record.steps) if step.module == name]
+            if at and record.steps[at[-1]].shapes[0][1:2] == (module.num_features,):
+                found.append(Attribute(name, "num_features", None, index, at[-1], 0, 1))
+                break
+    return found
 
 
 def _withdraw(search: _Search, failures: Sequence[Failure]) -> None:
     """Take back the updates that did not help."""
     for failure in failures:
-        for attribute in search.attributes.pop((failure.record, failure.step), ()):
+        attribute = search.attributes.pop((failure.record, failure.step), None)
+        if attribute is not None:
             search.tried.add(attribute)
 
 
 def _mended(search: _Search, failure: Failure, root: Labels) -> bool:
     """Try an attribute or a tie that was not tried yet."""
     at = (failure.record, failure.step)
+    if failure.message == NUMBER:
+        return False
     for attribute in _holders(search, failure):
         if attribute not in search.tried:
-            search.attributes[at] = [attribute]
+            search.attributes[at] = attribute
             return True
     for a, b in _equals(failure):
         key = (*at, a.tobytes(), b.tobytes())
         if key not in search.tried and (root[a] != root[b]).any():
-            search.tried.add(key)
-            search.store.unite(a, b, Frozen(failure.name, failure.module, "equal widths"))
-            search.tried -= {t for t in search.tried if isinstance(t, Attribute) and t[3:5] == at}
+            _untie(search, at)
+            search.tried = {
+                t for t in search.tried if not (isinstance(t, Attribute) and t[3:5] == at)
+            } | {key}
+            search.ties[at] = [(a, b)]
+            search.store.pairs.append((a, b))
             return True
     return False
+
+
+def _untie(search: _Search, at: Place) -> None:
+    for tie in search.ties.pop(at, ()):
+        search.store.pairs = [pair for pair in search.store.pairs if pair is not tie]
 
 
 def _holders(search: _Search, failure: Failure) -> Iterator[Attribute]:
@@ -115,7 +148,7 @@ def _holders(search: _Search, failure: Failure) -> Iterator[Attribute]:
     owner = failure.module
     wanted = {full for full in failure.widths if full in failure.numbers or not failure.numbers}
     while True:
-        module = search.model.get_submodule(owner)
+        module = search.traced.model.get_submodule(owner)
         for name, value in vars(module).items():
             if name.startswith("_") or name == "training":
                 continue
@@ -123,9 +156,7 @@ def _holders(search: _Search, failure: Failure) -> Iterator[Attribute]:
             for place, entry in entries:
                 if type(entry) is int and entry in wanted:
                     output, dim = failure.sites[entry]
-                    yield Attribute(
-                        owner, name, place, failure.record, failure.step, output, dim
-                    )
+                    yield Attribute(owner, name, place, failure.record, failure.step, output, dim)
         if not owner:
             return
         owner = owner.rpartition(".")[0]
@@ -133,23 +164,51 @@ def _holders(search: _Search, failure: Failure) -> Iterator[Attribute]:
 
 def _equals(failure: Failure) -> Iterator[tuple[Labels, Labels]]:
     """Channels of equal number that the code may take for the same number."""
-    widths = set(failure.widths)
     for labels in [*failure.blamed, *failure.handled]:
         flat = labels.ravel()
-        for size in widths:  # the halves of x[:, : c // 2]
-            if flat.size % size == 0 and 1 < flat.size // size <= 4 and labels.ndim == 1:
+        for size in failure.widths if labels.ndim == 1 else ():  # the halves of x[:, : c // 2]
+            if flat.size % size == 0 and 1 < flat.size // size <= 4:
                 parts = flat.reshape(-1, size)
                 yield parts[1:].ravel(), np.broadcast_to(parts[0], parts[1:].shape).ravel()
         for entered in failure.entered:  # a module's inside as wide as its input
-            if entered.ndim == 1 and flat.size % entered.size == 0 and flat.size >= entered.size > 1:
-                yield flat[: entered.size], entered
+            inside = flat[: entered.size]
+            fits = entered.ndim == 1 and entered.size > 1 and flat.size % entered.size == 0
+            if fits and len(np.union1d(inside, entered)) == 2 * entered.size:
+                yield inside, entered
 
 
-def _freeze(
-    store: LabelStore, failure: Failure, root: Labels, groups: Sequence[ChannelGroup]
+def _give_up(
+    search: _Search, failure: Failure, root: Labels, groups: Sequence[ChannelGroup], seed: int
 ) -> None:
-    """Freeze the groups that are the likeliest culprits."""
-    culprits = suspects(failure, root, [group for group in groups if group.prunable])
-    reason = f"the code holds a width ({failure.line}): {failure.message}"
+    """Freeze the groups that a failure is most likely about."""
+    _untie(search, (failure.record, failure.step))
+    culprits = suspects(failure, root, groups)
+    small = [group for group in culprits if group.size <= 3]
+    if small and all(
+        same_in_numbers(search.traced, _trial([group], len(root), seed)[root], search.held)
+        for group in small
+    ):
+        search.trusted.update(int(group.roots[0]) for group in small)
+        return
+    if len(culprits) == len(groups):
+        culprits = _narrowed(search, failure, root, groups, seed)
+    literal = failure.message != NUMBER
+    reason = f"the code holds a width ({failure.line}): " if literal else ""
     for group in culprits:
-        store.freeze(group.roots, Frozen(failure.name, failure.module, reason))
+        why = Frozen(failure.name, failure.module, reason + failure.message)
+        search.store.freeze(group.roots, why)
+
+
+def _narrowed(
+    search: _Search, failure: Failure, root: Labels, groups: Sequence[ChannelGroup], seed: int
+) -> Sequence[ChannelGroup]:
+    """Those of ``groups`` that fail at the same place without the others, found by halving."""
+    if len(groups) == 1:
+        return groups
+    found: list[ChannelGroup] = []
+    middle = len(groups) // 2
+    for half in (groups[:middle], groups[middle:]):
+        again = search.failures(root, half, seed)
+        if any((f.record, f.name, f.line) == (failure.record, failure.name, failure.line) for f in again):
+            found.extend(_narrowed(search, failure, root, half, seed))
+    return found or groups

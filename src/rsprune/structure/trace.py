@@ -12,7 +12,9 @@ from torch import Tensor, nn
 from torch.utils._pytree import tree_map_only
 
 from rsprune.errors import RsPruneWarning, TraceError
-from rsprune.shadow import Arguments, Shadow, bind, check_model, named_tensors
+from rsprune.shadow import Arguments, Shadow, bind, check_devices, check_model, named_tensors
+from rsprune.structure.check import NUMBER
+from rsprune.structure.cut import Traced
 from rsprune.structure.groups import ChannelGraph
 from rsprune.structure.labels import Frozen, LabelStore
 from rsprune.structure.layout import Labels
@@ -33,6 +35,7 @@ def trace(model: nn.Module, example_inputs: Any) -> ChannelGraph:
     """
     check_model("trace", model)
     arguments = bind("trace", model, example_inputs)
+    check_devices("trace", model, arguments)
     try:
         return _trace(model, arguments, real=False)
     except TraceError:
@@ -54,9 +57,9 @@ def _trace(model: nn.Module, arguments: Arguments, *, real: bool) -> ChannelGrap
             f"only evaluation mode was traced: {error}", RsPruneWarning, stacklevel=3
         )
     known = len(store.frozen)
-    settled = settle(model, arguments, labels, records, store, real=real)
+    settled = settle(Traced(model, arguments, labels, records, real), store)
     reasons = [why for _, why in store.frozen]
-    for why in dict.fromkeys(reasons[known:]):
+    for why in dict.fromkeys(why for why in reasons[known:] if why.reason != NUMBER):
         warnings.warn(f"some channels stay whole: {why}", RsPruneWarning, stacklevel=3)
     return ChannelGraph(
         groups=settled.groups,

@@ -11,7 +11,7 @@ from rsprune.errors import InvalidParameterError, VerificationError
 from rsprune.shadow import bind, check_model
 from rsprune.structure.groups import ChannelGraph
 from rsprune.structure.numbers import difference, outputs, set_to_zero
-from rsprune.structure.prune import Drop, check_graph, checked_drop
+from rsprune.structure.prune import Drop, alive_labels, check_graph, checked_drop
 
 
 def verify(
@@ -42,10 +42,10 @@ def verify(
         raise InvalidParameterError("verify", "tolerance", "a positive number", tolerance)
     units = checked_drop("verify", graph, drop)
     full = copy.deepcopy(model).double().eval()
-    set_to_zero(full, graph, units)
+    set_to_zero(full, graph.labels, alive_labels(graph, units))
     small = copy.deepcopy(slim).double().eval()
     arguments = bind("verify", model, example_inputs)
-    expected, actual = (outputs(m, arguments, graph) for m in (full, small))
+    expected, actual = (outputs(m, arguments) for m in (full, small))
     apart = difference(expected, actual)
     if not apart <= tolerance:
         raise VerificationError(
