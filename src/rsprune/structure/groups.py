@@ -9,6 +9,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from rsprune.structure.blocks import ForkJoin, find_blocks
 from rsprune.structure.labels import Frozen
 from rsprune.structure.layout import Labels
 from rsprune.structure.tracer import Record, TensorLabels
@@ -91,6 +92,12 @@ class ChannelGraph:
     def prunable(self) -> tuple[ChannelGroup, ...]:
         """The groups from which units may be dropped."""
         return tuple(group for group in self.groups if group.prunable)
+
+    @cached_property
+    def blocks(self) -> tuple[ForkJoin, ...]:
+        """The regions in which the model forks and joins again, such as residual blocks."""
+        slots = {g.name: frozenset(tensor for tensor, _, _ in g.places) for g in self.prunable}
+        return find_blocks(self.records[0], slots)
 
     def __str__(self) -> str:
         rows = [("group", "units", "slots", "")]

@@ -19,6 +19,7 @@ from rsprune.structure.rules import FUNCTIONS, Call, find_rule
 
 _LAYOUT = "_rsprune_layout"
 _DEBTS = "_rsprune_debts"
+_FLOW = "_rsprune_flow"
 # whether torch copies depends on strides, which change with widths
 _COPIES = {"clone", "alias", "detach", "contiguous"}
 _LEAVES_TORCH = {Tensor.numpy, Tensor.tolist, Tensor.item, Tensor.__array__, Tensor.__dlpack__}
@@ -42,6 +43,17 @@ def label_tensors(store: LabelStore, shadow: Shadow) -> TensorLabels:
     return found
 
 
+class Flow(NamedTuple):
+    """Where the inputs of an operator come from.
+
+    ``steps`` are those that made them, -1 for the model's inputs; ``tensors`` are the parameters and
+    buffers, also those that were reshaped on the way.
+    """
+
+    steps: frozenset[int] = frozenset()
+    tensors: frozenset[str] = frozenset()
+
+
 class Step(NamedTuple):
     """One operator as it ran: its outputs' shapes, layouts and dtypes."""
 
@@ -52,6 +64,7 @@ class Step(NamedTuple):
     dtypes: tuple[torch.dtype, ...]
     numbers: tuple[float, ...]  # the numbers among the operands of an operator that computes
     inputs: tuple[Layout, ...]
+    flow: Flow
 
 
 @dataclass
@@ -76,6 +89,7 @@ class Tracer(Observer):
         for name, tensor in shadow.tensors.items():
             blocks = tuple(Block((d,), own, zero=True) for d, own in labels[name].items())
             self.write(tensor, Layout(blocks))
+            setattr(tensor, _FLOW, Flow(tensors=frozenset([name])))
         for name, module in shadow.model.named_modules():
             module.register_forward_pre_hook(self._enter(name), with_kwargs=True)
 
@@ -89,6 +103,8 @@ class Tracer(Observer):
         """Run the shadow once."""
         self.record = Record(training)
         self._rewritten.clear()
+        for tensor in tensors_in(self.shadow.arguments):
+            setattr(tensor, _FLOW, Flow(frozenset([-1])))
         with _WholeFunctions(self):
             return self.shadow.run(self, training=training)
 
@@ -123,12 +139,13 @@ class Tracer(Observer):
         name, rule = find_rule(func)
         target = args[0] if name.endswith("_") and args and isinstance(args[0], Tensor) else None
         before = None if target is None else self.read(target)
-        inputs = tuple(self.read(t) for t in tree_leaves((args, kwargs)) if isinstance(t, Tensor))
+        given = [leaf for leaf in tree_leaves((args, kwargs)) if isinstance(leaf, Tensor)]
+        inputs = tuple(self.read(tensor) for tensor in given)
         self._apply(name, rule, args, kwargs, out, outputs)
         if target is not None and before is not None:
             self._wrote(name, target, before)
         numbers = _numbers(args) if torch.Tag.pointwise in func.tags else ()
-        self._log(name, outputs, inputs, numbers)
+        self._log(name, outputs, inputs, _joined(given), numbers)
 
     def _apply(
         self, name: str, rule: Any, args: Any, kwargs: Any, out: Any, outputs: list[Tensor]
@@ -173,10 +190,15 @@ class Tracer(Observer):
         name: str,
         outputs: list[Tensor],
         inputs: tuple[Layout, ...],
+        flow: Flow,
         numbers: tuple[float, ...] = (),
     ) -> None:
+        steps = self.record.steps
+        made = Flow(frozenset([len(steps)])) if flow.steps and name not in _COPIES else flow
+        for tensor in outputs:
+            setattr(tensor, _FLOW, made)
         if name not in _COPIES:
-            self.record.steps.append(
+            steps.append(
                 Step(
                     "view" if name == "_unsafe_view" else name,
                     self.module,
@@ -185,6 +207,7 @@ class Tracer(Observer):
                     tuple(t.dtype for t in outputs),
                     numbers,
                     inputs,
+                    flow,
                 )
             )
 
@@ -199,14 +222,15 @@ class Tracer(Observer):
 
     def whole(self, rule: Any, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         """Run a function that is recognised whole, without looking at its operators."""
-        inputs = tuple(self.read(t) for t in tree_leaves((args, kwargs)) if isinstance(t, Tensor))
+        given = [leaf for leaf in tree_leaves((args, kwargs)) if isinstance(leaf, Tensor)]
+        inputs, flow = tuple(self.read(tensor) for tensor in given), _joined(given)
         self._suspended = True
         try:
             out = func(*args, **kwargs)
         finally:
             self._suspended = False
         self._apply(func.__name__, rule, args, kwargs, out, [out])
-        self._log(func.__name__, [out], inputs)
+        self._log(func.__name__, [out], inputs, flow)
         return out
 
 
@@ -221,6 +245,16 @@ class _WholeFunctions(TorchFunctionMode):
         self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Any = None
     ) -> Any:
         return self.tracer.function(func, args, kwargs or {})
+
+
+def _joined(tensors: list[Tensor]) -> Flow:
+    flows: list[Flow] = [getattr(tensor, _FLOW, Flow()) for tensor in tensors]
+    if len(flows) == 1:
+        return flows[0]
+    return Flow(
+        frozenset().union(*(flow.steps for flow in flows)),
+        frozenset().union(*(flow.tensors for flow in flows)),
+    )
 
 
 def _numbers(args: tuple[Any, ...]) -> tuple[float, ...]:
