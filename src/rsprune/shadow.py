@@ -18,7 +18,7 @@ from typing import Any
 import numpy as np
 import torch
 from torch import Tensor, nn
-from torch.nn.modules.lazy import LazyModuleMixin
+from torch.nn.parameter import is_lazy
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves, tree_map_only
 
@@ -30,14 +30,16 @@ Arguments = tuple[tuple[Any, ...], dict[str, Any]]
 def bind(owner: str, model: nn.Module, example_inputs: Any) -> Arguments:
     """``example_inputs`` as positional and keyword arguments of ``model.forward``.
 
-    A tensor or a list is the one argument; a tuple holds the positional arguments; a dict whose keys
-    are parameters of ``forward`` holds keyword arguments, and is the one argument otherwise. A dict
-    of keyword arguments may also end a tuple.
+    A tensor or a list is the one argument; a tuple holds the positional arguments; a dict whose
+    keys are parameters of ``forward`` holds keyword arguments, and is the one argument otherwise.
+    A dict of keyword arguments may also end a tuple.
     """
-    if example_inputs is None or not any(isinstance(x, Tensor) for x in tree_leaves(example_inputs)):
+    if example_inputs is None or not any(
+        isinstance(x, Tensor) for x in tree_leaves(example_inputs)
+    ):
         raise InvalidParameterError(
             owner, "example_inputs", "a tensor, or a tuple or dict that holds tensors",
-            example_inputs, "Pass one batch as the model gets it, e.g. torch.randn(1, 3, 224, 224).",
+            example_inputs, "Pass one batch as the model gets it: torch.randn(1, 3, 32, 32).",
         )  # fmt: skip
     names = _keywords(model)
     if isinstance(example_inputs, dict):
@@ -82,7 +84,7 @@ def check_model(owner: str, model: object) -> None:
                 owner, "model", "a module of plain Python, not a scripted or traced one", where,
                 "Pass the module it was made from.",
             )  # fmt: skip
-        if isinstance(module, LazyModuleMixin) and module.has_uninitialized_params():
+        if any(map(is_lazy, vars(module)["_parameters"].values())):
             raise InvalidParameterError(
                 owner, "model", "a module with initialised parameters, not a lazy one", where,
                 "Run it once on real data first.",
@@ -186,6 +188,9 @@ class Shadow:
 
 class Observer(TorchDispatchMode):
     """Sees every operator that a shadow runs."""
+
+    def __init__(self) -> None:
+        super().__init__()
 
     @classmethod
     def _should_skip_dynamo(cls) -> bool:

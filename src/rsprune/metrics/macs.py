@@ -133,11 +133,11 @@ def _count(model: nn.Module, arguments: Arguments, *, real: bool) -> Profile:
         return counter.result()
 
 
-class _Counter(Observer):  # type: ignore[no-untyped-call]
+class _Counter(Observer):
     """Counts the products that a shadow runs, by the innermost module that runs."""
 
     def __init__(self, shadow: Shadow) -> None:
-        super().__init__()  # type: ignore[no-untyped-call]
+        super().__init__()
         self.shadow = shadow
         self.macs: dict[str, int] = {}
         self.shapes: dict[str, tuple[int, ...]] = {}

@@ -34,8 +34,8 @@ def widths(module: nn.Module) -> dict[str, Any]:
     if isinstance(module, nn.MultiheadAttention):
         return _attention(module)
     if isinstance(module, nn.RNNBase) and not module.proj_size:
-        hidden, inputs = module.weight_hh_l0.shape[1], module.weight_ih_l0.shape[1]
-        return {"hidden_size": hidden, "input_size": inputs}
+        inputs, hidden = module.all_weights[0][:2]
+        return {"hidden_size": hidden.shape[1], "input_size": inputs.shape[1]}
     return {}
 
 

@@ -6,9 +6,9 @@ join, the nearest dominator is the step at which they forked.
 
 from __future__ import annotations
 
-import os
 from collections.abc import Mapping
 from dataclasses import dataclass
+from itertools import takewhile
 
 from rsprune.structure.tracer import Record
 
@@ -83,7 +83,8 @@ def _block(
     operator: str, tensors: frozenset[str], groups: Mapping[str, frozenset[str]]
 ) -> ForkJoin:
     modules = [name.split(".")[:-1] for name in tensors]
-    name = ".".join(os.path.commonprefix(modules)) if modules else ""
+    same = takewhile(lambda parts: len(set(parts)) == 1, zip(*modules, strict=False))
+    name = ".".join(parts[0] for parts in same)
     touched = [group for group, slots in groups.items() if slots & tensors]
     inner = tuple(group for group in touched if groups[group] <= tensors)
     return ForkJoin(

@@ -1,9 +1,9 @@
 """Runs a cut model without computing anything, and compares its labels with the expected ones.
 
 Python code in a model can hold a width (``x.view(-1, 256)``, ``x[:, 4:8]``). After a cut such code
-raises, or worse, runs and picks other channels. So the cut model is traced again with the labels its
-parameters have kept, and after every operator the labels must be those of the full model without the
-dropped ones.
+raises, or worse, runs and picks other channels. So the cut model is traced again with the labels
+its parameters have kept, and after every operator the labels must be those of the full model
+without the dropped ones.
 """
 
 from __future__ import annotations
@@ -18,14 +18,14 @@ from typing import Any
 
 import numpy as np
 import torch
-from torch import Tensor, nn
-from torch.utils._pytree import tree_leaves, tree_unflatten, tree_structure
+from torch import Tensor
+from torch.utils._pytree import tree_leaves, tree_structure, tree_unflatten
 
 from rsprune.shadow import Shadow, execute
 from rsprune.structure.groups import ChannelGroup
 from rsprune.structure.labels import Frozen, LabelStore
 from rsprune.structure.layout import Block, Labels, Layout, spread
-from rsprune.structure.tracer import Record, Step, TensorLabels, Tracer, tensors_in
+from rsprune.structure.tracer import Record, Step, TensorLabels, Tracer
 
 _LIBRARIES = (
     os.path.dirname(torch.__file__) + os.sep,
@@ -73,7 +73,7 @@ _RESHAPES = {
 class _Silent(LabelStore):
     """Takes no notes: everything about these labels is known."""
 
-    def unite(self, a: Labels, b: Labels, why: Frozen) -> None:
+    def unite(self, a: Labels, b: Labels, why: Frozen) -> None:  # noqa: ARG002
         np.broadcast_shapes(a.shape, b.shape)
 
     def tie(self, labels: Labels, axis: int, why: Frozen) -> None:
@@ -86,7 +86,7 @@ class _Silent(LabelStore):
         pass
 
 
-class _Stop(Exception):
+class _StopError(Exception):
     """The run cannot go on after a failure."""
 
 
@@ -108,12 +108,13 @@ class Checker(Tracer):
 
     def check(self) -> list[Failure]:
         """Run every recorded mode; what went wrong."""
-        for self._index, expected in enumerate(self.records):
+        for index, expected in enumerate(self.records):
+            self._index = index
             try:
                 with warnings.catch_warnings():
                     warnings.simplefilter("ignore")
                     self.run(training=expected.training)
-            except _Stop:
+            except _StopError:
                 continue
             except Exception as error:
                 self._raised(error)
@@ -164,7 +165,7 @@ class Checker(Tracer):
         message = self._difference()
         if message:
             self._fail(func.__name__, self.module, _line(sys._getframe()), message, (args, kwargs))
-            raise _Stop
+            raise _StopError
         return out
 
     def _expected(self) -> Step | None:
@@ -200,7 +201,7 @@ class Checker(Tracer):
         self._fail(name, self.module, _line(sys._getframe()), message, (args, kwargs))
         expected = self._expected()
         if expected is None or expected.name != name or name.endswith("_"):
-            raise _Stop
+            raise _StopError
         made = self._made(expected)
         if out is not None:
             return tree_unflatten(made, tree_structure(out))
@@ -214,7 +215,9 @@ class Checker(Tracer):
         made = []
         for shape, layout, dtype in zip(step.shapes, step.layouts, step.dtypes, strict=True):
             new_shape, new_layout = surviving(shape, layout, self.alive)
-            tensor = torch.zeros(new_shape, dtype=dtype, device="cpu" if self.shadow.real else "meta")
+            tensor = torch.zeros(
+                new_shape, dtype=dtype, device="cpu" if self.shadow.real else "meta"
+            )
             self.write(tensor, new_layout)
             made.append(tensor)
         self.record.steps.append(step)
@@ -228,8 +231,10 @@ class Checker(Tracer):
         widths: dict[int, set[int]] = {}
         if expected is not None:
             failure.handled = [b.labels for layout in expected.inputs for b in layout.blocks]
-            sites = {}
-            for k, (shape, layout) in enumerate(zip(expected.shapes, expected.layouts, strict=True)):
+            sites: dict[int, tuple[int, int]] = {}
+            for k, (shape, layout) in enumerate(
+                zip(expected.shapes, expected.layouts, strict=True)
+            ):
                 new, _ = surviving(shape, layout, self.alive)
                 failure.blamed.extend(block.labels for block in layout.blocks)
                 for d, (full, cut) in enumerate(zip(shape, new, strict=True)):
@@ -269,9 +274,7 @@ def _line(frame: FrameType | None) -> str:
     return f"{frame.f_code.co_filename}:{frame.f_lineno}" if frame is not None else ""
 
 
-def surviving(
-    shape: tuple[int, ...], layout: Layout, alive: Labels
-) -> tuple[list[int], Layout]:
+def surviving(shape: tuple[int, ...], layout: Layout, alive: Labels) -> tuple[list[int], Layout]:
     """The shape and layout of a tensor without the dropped units."""
     sizes = list(shape)
     blocks = []
@@ -309,9 +312,7 @@ def _equal(a: Block, b: Block, shape: list[int]) -> bool:
         return False
 
 
-def suspects(
-    failure: Failure, root: Labels, groups: Sequence[ChannelGroup]
-) -> list[ChannelGroup]:
+def suspects(failure: Failure, root: Labels, groups: Sequence[ChannelGroup]) -> list[ChannelGroup]:
     """Those of ``groups`` that a failure is most likely about; all of them if it does not say."""
     owners = {r: i for i, group in enumerate(groups) for r in group.roots.tolist()}
     if failure.message == NUMBER:

@@ -89,9 +89,7 @@ def attribute_values(
     values = {}
     for attribute in attributes:
         step = records[attribute.record].steps[attribute.step]
-        shape, _ = surviving(
-            step.shapes[attribute.output], step.layouts[attribute.output], alive
-        )
+        shape, _ = surviving(step.shapes[attribute.output], step.layouts[attribute.output], alive)
         values[attribute] = shape[attribute.dim]
     return values
 
@@ -172,18 +170,17 @@ def cut_optimizer(
     kept: Mapping[str, Mapping[int, Tensor]],
 ) -> None:
     """Point ``optimizer`` at the new model's parameters, and cut what it remembers of them."""
-    names = {parameter: name for name, parameter in old.named_parameters()}
+    names: dict[Tensor, str] = {p: name for name, p in old.named_parameters()}
     fresh = named_tensors(new)
     for group in optimizer.param_groups:
-        group["params"] = [
-            fresh[names[p]] if p in names else p for p in group["params"]
-        ]
+        group["params"] = [fresh[names[p]] if p in names else p for p in group["params"]]
     for parameter in list(optimizer.state):
         if parameter in names:
             name = names[parameter]
             state = optimizer.state.pop(parameter)
             optimizer.state[fresh[name]] = {
-                key: _cut_state(value, parameter, kept.get(name, {})) for key, value in state.items()
+                key: _cut_state(value, parameter, kept.get(name, {}))
+                for key, value in state.items()
             }
 
 

@@ -118,7 +118,9 @@ def _check_fit(path: Path, model: Mapping[str, Tensor], file: Mapping[str, Tenso
         raise FileFormatError(f"'{path}' is of another model: it {what}.")
     for name, tensor in model.items():
         shape = file[name].shape
-        if len(shape) != tensor.dim() or any(a > b for a, b in zip(shape, tensor.shape, strict=True)):
+        if len(shape) != tensor.dim() or any(
+            a > b for a, b in zip(shape, tensor.shape, strict=True)
+        ):
             raise FileFormatError(
                 f"'{path}' is of another model: '{name}' is {tuple(shape)} there and "
                 f"{tuple(tensor.shape)} here; load shrinks a full-size model."
@@ -129,4 +131,6 @@ def _like(original: Tensor, value: Tensor) -> Tensor:
     value = value.to(original.device)
     if original.dim() == 4 and original.is_contiguous(memory_format=torch.channels_last):
         value = value.contiguous(memory_format=torch.channels_last)
-    return nn.Parameter(value, original.requires_grad) if isinstance(original, nn.Parameter) else value
+    return (
+        nn.Parameter(value, original.requires_grad) if isinstance(original, nn.Parameter) else value
+    )

@@ -101,15 +101,16 @@ class ChannelGraph:
 
     def __str__(self) -> str:
         rows = [("group", "units", "slots", "")]
-        for group in self.groups:
-            rows.append((group.name, str(group.size), str(len(group.places)), group.reason))
+        rows += [(g.name, str(g.size), str(len(g.places)), g.reason) for g in self.groups]
         widths = [max(len(row[i]) for row in rows) for i in range(3)]
         lines = [
             f"{a:<{widths[0]}}  {b:>{widths[1]}}  {c:>{widths[2]}}  {d}".rstrip()
             for a, b, c, d in rows
         ]
         units = sum(group.size for group in self.prunable)
-        lines.append(f"{len(self.prunable)} of {len(self.groups)} groups can be pruned, {units} units")
+        lines.append(
+            f"{len(self.prunable)} of {len(self.groups)} groups can be pruned, {units} units"
+        )
         if self.statistics:
             lines.append(f"statistics over channels: {', '.join(self.statistics)}")
         return "\n".join(lines)
@@ -138,17 +139,20 @@ def form_groups(
     for (_, why), own in members.items():
         rows = np.arange(stop[own[0]] - start[own[0]]) + start[own][:, None]
         found = [
-            (*places[s][:2], position[rows[:, columns]])
-            for s, columns in _columns(slot[rows[0]])
+            (*places[s][:2], position[rows[:, columns]]) for s, columns in _columns(slot[rows[0]])
         ]
         in_order = np.argsort(found[0][2][:, 0], kind="stable")
         found = [(name, dim, where[in_order]) for name, dim, where in found]
         reason = str(why) if why else ("has one unit only" if len(own) == 1 else "")
         groups.append(
             ChannelGroup(
-                _unique(_name(found, labels), taken), len(own), not reason, reason,
-                units[own][in_order], tuple(found),
-            )  # fmt: skip
+                _unique(_name(found, labels), taken),
+                len(own),
+                not reason,
+                reason,
+                units[own][in_order],
+                tuple(found),
+            )
         )
     return tuple(groups)
 

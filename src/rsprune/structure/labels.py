@@ -116,13 +116,10 @@ def _grid_ties(labels: Labels, root: Labels) -> list[tuple[Labels, Labels]]:
     every group.
     """
     found = root[labels]
-    varying = [
-        axis for axis in range(found.ndim) if (found != found.take([0], axis)).any()
-    ]
-    ties = []
-    for axis in varying[:-1]:
-        ties.append((found.ravel(), np.broadcast_to(found.take([0], axis), found.shape).ravel()))
-    return ties
+    varying = [axis for axis in range(found.ndim) if (found != found.take([0], axis)).any()]
+    flat = found.ravel()
+    firsts = [np.broadcast_to(found.take([0], axis), found.shape) for axis in varying[:-1]]
+    return [(flat, first.ravel()) for first in firsts]
 
 
 def _distinct(arrays: list[Labels]) -> list[Labels]:

@@ -77,6 +77,11 @@ def spread(block: Block, dims: Sequence[int], shape: Sequence[int]) -> Labels:
     return np.broadcast_to(block.labels.reshape(sizes), [shape[d] for d in dims])
 
 
+def first_along(labels: Labels, axis: int) -> Labels:
+    """The labels at index 0 of an axis, without it."""
+    return labels[(slice(None),) * axis + (0,)]
+
+
 def compact(dims: Sequence[int], labels: Labels, zero: bool) -> Block | None:
     """A block over those of ``dims`` along which the labels differ; None if there are none."""
     kept = []
@@ -91,7 +96,7 @@ def compact(dims: Sequence[int], labels: Labels, zero: bool) -> Block | None:
         kept = [max(dims, key=lambda d: labels.shape[list(dims).index(d)])]
     for axis, dim in reversed(list(enumerate(dims))):
         if dim not in kept:
-            labels = labels.take(0, axis)
+            labels = first_along(labels, axis)
     return Block(tuple(kept), np.ascontiguousarray(labels), zero)
 
 

@@ -74,14 +74,14 @@ class _ScaleAndShift(TorchFunctionMode):
 
 
 def _last(
-    x: Tensor, _: Any, weight: Tensor | None = None, bias: Tensor | None = None, eps: float = 0.0
+    x: Tensor, _: Any, weight: Tensor | None = None, bias: Tensor | None = None, *_eps: float
 ) -> Tensor:
     x = x if weight is None else x * weight
     return x if bias is None else x + bias
 
 
 def _channels(
-    x: Tensor, _: int, weight: Tensor | None = None, bias: Tensor | None = None, eps: float = 0.0
+    x: Tensor, _: int, weight: Tensor | None = None, bias: Tensor | None = None, *_eps: float
 ) -> Tensor:
     shape = (1, -1, *[1] * (x.dim() - 2))
     x = x if weight is None else x * weight.view(shape)

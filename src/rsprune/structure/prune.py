@@ -5,7 +5,6 @@ from __future__ import annotations
 import difflib
 import warnings
 from collections.abc import Iterable, Mapping
-from numbers import Integral
 
 import numpy as np
 import torch
@@ -132,14 +131,10 @@ def checked_drop(owner: str, graph: ChannelGraph, drop: Drop) -> dict[str, list[
         if name not in known:
             close = difflib.get_close_matches(str(name), known, n=3)
             hint = f"Did you mean {' or '.join(map(repr, close))}?" if close else ""
-            raise InvalidParameterError(
-                owner, "drop", "keyed by names of graph.groups", name, hint
-            )
+            raise InvalidParameterError(owner, "drop", "keyed by names of graph.groups", name, hint)
         own = _checked_units(owner, known[name], units)
         if own and not known[name].prunable:
-            warnings.warn(
-                f"{name}: left whole: {known[name].reason}", RsPruneWarning, stacklevel=3
-            )
+            warnings.warn(f"{name}: left whole: {known[name].reason}", RsPruneWarning, stacklevel=3)
         elif own:
             found[name] = own
     return found
@@ -151,7 +146,11 @@ def _checked_units(owner: str, group: ChannelGroup, units: Iterable[int]) -> lis
         raise InvalidParameterError(owner, where, "a list of units", units)
     found = [unit.item() if hasattr(unit, "item") else unit for unit in units]
     for unit in found:
-        if not isinstance(unit, Integral) or isinstance(unit, bool) or not 0 <= unit < group.size:
+        if (
+            not isinstance(unit, int | np.integer)
+            or isinstance(unit, bool)
+            or not 0 <= unit < group.size
+        ):
             raise InvalidParameterError(
                 owner, where, f"a list of whole numbers from 0 to {group.size - 1}", unit,
                 f"The group has {group.size} units.",

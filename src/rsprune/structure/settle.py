@@ -67,7 +67,8 @@ def settle(traced: Traced, store: LabelStore) -> Settled:
             return Settled(groups, root, tuple(search.held))
         _withdraw(search, failures)
         first = list({failure.module: failure for failure in reversed(failures)}.values())
-        if round_ > _PATIENT or not any([_mended(search, failure, root) for failure in first]):
+        mended = [round_ < _PATIENT and _mended(search, failure, root) for failure in first]
+        if not any(mended):
             for failure in first:
                 _give_up(search, failure, root, cut, round_)
     raise AssertionError("every round mends, trusts or freezes something, so there is an end")
@@ -182,7 +183,7 @@ def _give_up(
 ) -> None:
     """Freeze the groups that a failure is most likely about."""
     _untie(search, (failure.record, failure.step))
-    culprits = suspects(failure, root, groups)
+    culprits: Sequence[ChannelGroup] = suspects(failure, root, groups)
     small = [group for group in culprits if group.size <= 3]
     if small and all(
         same_in_numbers(search.traced, _trial([group], len(root), seed)[root], search.held)
@@ -209,6 +210,9 @@ def _narrowed(
     middle = len(groups) // 2
     for half in (groups[:middle], groups[middle:]):
         again = search.failures(root, half, seed)
-        if any((f.record, f.name, f.line) == (failure.record, failure.name, failure.line) for f in again):
+        if any(
+            (f.record, f.name, f.line) == (failure.record, failure.name, failure.line)
+            for f in again
+        ):
             found.extend(_narrowed(search, failure, root, half, seed))
     return found or groups

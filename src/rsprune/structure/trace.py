@@ -7,9 +7,7 @@ from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
-import torch
-from torch import Tensor, nn
-from torch.utils._pytree import tree_map_only
+from torch import nn
 
 from rsprune.errors import RsPruneWarning, TraceError
 from rsprune.shadow import Arguments, Shadow, bind, check_devices, check_model, named_tensors
@@ -53,9 +51,7 @@ def _trace(model: nn.Module, arguments: Arguments, *, real: bool) -> ChannelGrap
     try:
         records.append(_run(tracer, arguments, training=True))
     except TraceError as error:
-        warnings.warn(
-            f"only evaluation mode was traced: {error}", RsPruneWarning, stacklevel=3
-        )
+        warnings.warn(f"only evaluation mode was traced: {error}", RsPruneWarning, stacklevel=3)
     known = len(store.frozen)
     settled = settle(Traced(model, arguments, labels, records, real), store)
     reasons = [why for _, why in store.frozen]

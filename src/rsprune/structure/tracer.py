@@ -12,7 +12,7 @@ from torch.nn.modules.conv import _ConvNd
 from torch.overrides import TorchFunctionMode
 from torch.utils._pytree import tree_leaves
 
-from rsprune.shadow import Observer, Shadow, execute
+from rsprune.shadow import Observer, Shadow
 from rsprune.structure.labels import Frozen, LabelStore
 from rsprune.structure.layout import NOTHING, Block, Labels, Layout
 from rsprune.structure.rules import FUNCTIONS, Call, find_rule
@@ -28,7 +28,7 @@ TensorLabels = dict[str, dict[int, Labels]]  # for every parameter and buffer, l
 
 
 def label_tensors(store: LabelStore, shadow: Shadow) -> TensorLabels:
-    """Fresh labels for every dimension that could be cut: all but those of kernels and of size 1."""
+    """Fresh labels for every dimension that could be cut: no kernel's, and none of size 1."""
     kernels = {
         id(tensor)
         for module in shadow.model.modules()
@@ -46,8 +46,8 @@ def label_tensors(store: LabelStore, shadow: Shadow) -> TensorLabels:
 class Flow(NamedTuple):
     """Where the inputs of an operator come from.
 
-    ``steps`` are those that made them, -1 for the model's inputs; ``tensors`` are the parameters and
-    buffers, also those that were reshaped on the way.
+    ``steps`` are those that made them, -1 for the model's inputs; ``tensors`` are the parameters
+    and buffers, also those that were reshaped on the way.
     """
 
     steps: frozenset[int] = frozenset()
@@ -151,8 +151,16 @@ class Tracer(Observer):
         self, name: str, rule: Any, args: Any, kwargs: Any, out: Any, outputs: list[Tensor]
     ) -> None:
         call = Call(
-            self.store, name, args, kwargs, out, self.module, self.read, self.write,
-            self._note_statistics, self._owe,
+            self.store,
+            name,
+            args,
+            kwargs,
+            out,
+            self.module,
+            self.read,
+            self.write,
+            self._note_statistics,
+            self._owe,
         )
         if rule is not None:
             rule(call)
@@ -181,7 +189,8 @@ class Tracer(Observer):
             for block in added:
                 why = Frozen(name, self.module, "writes into a part of another tensor")
                 self.store.freeze(block.labels, why)
-        lost = any(b.zero and not after.at(b.dims[0]).zero for b in before.blocks if after.at(b.dims[0]))  # type: ignore[union-attr]
+        pairs = [(b, after.at(b.dims[0])) for b in before.blocks]
+        lost = any(old.zero and new is not None and not new.zero for old, new in pairs)
         if added or lost or before.free != after.free:
             self._rewritten[_storage(target)] = target
 

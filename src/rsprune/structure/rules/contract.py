@@ -13,9 +13,7 @@ from rsprune.structure.rules.reduce import kept_whole, reduced
 from rsprune.structure.rules.registry import Call, rule
 
 
-def product(
-    call: Call, left: tuple[Tensor, str], right: tuple[Tensor, str], result: str
-) -> Layout:
+def product(call: Call, left: tuple[Tensor, str], right: tuple[Tensor, str], result: str) -> Layout:
     """The layout of ``einsum`` over two tensors: multiply index by index, then sum.
 
     Each letter names a dimension; those that are not in ``result`` are summed over.
@@ -125,7 +123,9 @@ def _summed(
 ) -> Layout:
     """Multiply over batch, outputs, space and inputs, then sum over the inputs."""
     letters = "bo" + "xyz"[: x.dim() - 2] + "i"
-    sizes = dict(zip(letters, (x.shape[0], weight.shape[order.index("o")], *x.shape[2:]), strict=False))
+    sizes = dict(
+        zip(letters, (x.shape[0], weight.shape[order.index("o")], *x.shape[2:]), strict=False)
+    )
     sizes["i"] = x.shape[1]
     shape = [sizes[c] for c in letters]
     operands = []

@@ -9,8 +9,8 @@ from rsprune.structure.rules.registry import Call, rule
 
 
 @rule(
-    "empty", "zeros", "ones", "full", "new_empty", "new_zeros", "new_ones", "new_full", "rand", "randn",
-    "empty_strided", "new_empty_strided", "scalar_tensor",
+    "empty", "zeros", "ones", "full", "new_empty", "new_zeros", "new_ones", "new_full", "rand",
+    "randn", "empty_strided", "new_empty_strided", "scalar_tensor",
 )  # fmt: skip
 def uniform(call: Call) -> None:
     """All indices alike: fits whatever it meets."""

@@ -24,8 +24,7 @@ def _affine(
 
     if not parameters:
         return layout.with_zero(plain)
-    joined = elementwise(call, shape, [(shape, layout), *parameters], zero)
-    return joined
+    return elementwise(call, shape, [(shape, layout), *parameters], zero)
 
 
 def _along(call: Call, tensor: Tensor, dim: int, ndim: int) -> Operand:
@@ -125,6 +124,8 @@ def weight_norm(call: Call) -> None:
     """A filter as a length times a direction: a zero filter has none, so no filter may go."""
     v, g = call.args[:2]
     for tensor in (v, g):
-        call.freeze(call.read(tensor).at(call.argument(2, "dim", 0)), "a zero filter has no direction")
+        call.freeze(
+            call.read(tensor).at(call.argument(2, "dim", 0)), "a zero filter has no direction"
+        )
     out = call.out[0] if isinstance(call.out, tuple | list) else call.out
     call.write(out, call.read(v))

@@ -8,14 +8,16 @@ from typing import Any
 import numpy as np
 from torch import Tensor
 
-from rsprune.structure.layout import Block, Labels, Layout, merged, spread
+from rsprune.structure.layout import Block, Labels, Layout, first_along, merged, spread
 from rsprune.structure.rules.registry import Call, rule
 
 Operand = tuple[Sequence[int], Layout]  # a shape and its layout
 ZeroRule = Callable[[list[bool | None]], bool]  # None stands for an operand without these labels
 
 
-def elementwise(call: Call, shape: Sequence[int], operands: list[Operand], zero: ZeroRule) -> Layout:
+def elementwise(
+    call: Call, shape: Sequence[int], operands: Sequence[Operand], zero: ZeroRule
+) -> Layout:
     """Unite the labels of operands that are broadcast to ``shape``; the layout of the result."""
     placed = [_placed(shape, *operand) for operand in operands]
     blocks = [block for layout, _ in placed for block in layout.blocks]
@@ -47,7 +49,7 @@ def _stretched(block: Block, shape: Sequence[int]) -> Block | None:
     labels, dims = block.labels, list(block.dims)
     for axis in reversed(range(len(dims))):
         if labels.shape[axis] == 1 != shape[dims[axis]]:
-            labels = labels.take(0, axis)
+            labels = first_along(labels, axis)
             del dims[axis]
     return Block(tuple(dims), labels, block.zero) if dims else None
 
@@ -105,7 +107,18 @@ def never(_: list[bool | None]) -> bool:
     return False
 
 
-_SUMS = {"add", "sub", "rsub", "maximum", "minimum", "fmax", "fmin", "hypot", "__or__", "bitwise_or"}
+_SUMS = {
+    "add",
+    "sub",
+    "rsub",
+    "maximum",
+    "minimum",
+    "fmax",
+    "fmin",
+    "hypot",
+    "__or__",
+    "bitwise_or",
+}
 _PRODUCTS = {"mul", "logical_and", "bitwise_and", "__and__"}
 # f(0) = 0
 _ODD = {
@@ -139,9 +152,13 @@ def _zero_rule(call: Call) -> ZeroRule:
 
 
 def _covers_zero(call: Call, name: str) -> bool:
-    low = None if name == "clamp_max" else call.argument(1, "min", -1 if name == "hardtanh" else None)
+    low = (
+        None if name == "clamp_max" else call.argument(1, "min", -1 if name == "hardtanh" else None)
+    )
     at = 1 if name == "clamp_max" else 2
-    high = None if name == "clamp_min" else call.argument(at, "max", 1 if name == "hardtanh" else None)
+    high = (
+        None if name == "clamp_min" else call.argument(at, "max", 1 if name == "hardtanh" else None)
+    )
     bounds = [bound for bound in (low, high) if bound is not None]
     if any(isinstance(bound, Tensor) for bound in bounds):
         return False
@@ -149,10 +166,10 @@ def _covers_zero(call: Call, name: str) -> bool:
 
 
 @rule(
-    "pointwise", "hardswish", "_prelu_kernel", "native_dropout", "copy", "_to_copy", "detach", "alias",
-    "threshold", "log_sigmoid_forward", "rrelu_with_noise", "lift_fresh", "lift_fresh_copy",
-    "contiguous", "relu6", "elu", "celu", "selu", "leaky_relu", "hardtanh", "hardsigmoid",
-    "softplus", "square", "nan_to_num", "view_as_real", "detach_copy", "hardshrink", "softshrink",
+    "pointwise", "hardswish", "_prelu_kernel", "native_dropout", "copy", "_to_copy", "detach",
+    "alias", "threshold", "log_sigmoid_forward", "rrelu_with_noise", "lift_fresh",
+    "lift_fresh_copy", "contiguous", "relu6", "elu", "celu", "selu", "leaky_relu", "hardtanh", "hardsigmoid",
+    "softplus", "square", "nan_to_num", "detach_copy", "hardshrink", "softshrink",
 )  # fmt: skip
 def pointwise(call: Call) -> None:
     """Every operator that torch tags as pointwise, and some that it should."""

@@ -7,7 +7,7 @@ from typing import Any
 
 from torch import Tensor
 
-from rsprune.structure.layout import Block, Layout
+from rsprune.structure.layout import Block, Layout, first_along
 from rsprune.structure.rules.registry import Call, rule
 
 
@@ -42,7 +42,7 @@ def reduced(
         labels = block.labels
         for axis in reversed(hit):
             call.tie(labels, axis)
-            labels = labels.take(0, axis)
+            labels = first_along(labels, axis)
         kept = tuple(d for d in block.dims if d not in gone)
         blocks.append(Block(kept, labels, block.zero))
     return Layout(tuple(blocks), layout.free - gone).moved(to)
@@ -51,7 +51,9 @@ def reduced(
 def _dims(value: Any, ndim: int) -> list[int]:
     if value is None or (isinstance(value, list | tuple) and not value):
         return list(range(ndim))
-    return [d % ndim if ndim else 0 for d in (value if isinstance(value, list | tuple) else [value])]
+    return [
+        d % ndim if ndim else 0 for d in (value if isinstance(value, list | tuple) else [value])
+    ]
 
 
 def _reduce(call: Call, dims: Any, keepdim: bool, *, counts: bool, zero: bool = True) -> None:
@@ -79,8 +81,8 @@ def vector_norm(call: Call) -> None:
     _reduce(call, call.argument(2, "dim"), call.argument(3, "keepdim", False), counts=counts)
 
 
-@rule("mean", "amax", "amin", "var", "std", "var_mean", "std_mean", "logsumexp", "prod", "all", "any",
-      "argmax", "argmin", "max", "min", "median", "mode")  # fmt: skip
+@rule("mean", "amax", "amin", "var", "std", "var_mean", "std_mean", "logsumexp", "prod", "all",
+      "any", "argmax", "argmin", "max", "min", "median", "mode")  # fmt: skip
 def counted(call: Call) -> None:
     """Reductions that change with the number of channels."""
     keepdim = call.kwargs.get("keepdim", call.args[2] if len(call.args) > 2 else False)
@@ -120,7 +122,7 @@ def kept_whole(call: Call, layout: Layout, dims: Iterable[int], reason: str) -> 
         labels = block.labels
         for axis in reversed(hit):
             call.tie(labels, axis)
-            labels = labels.take(0, axis)
+            labels = first_along(labels, axis)
         kept = tuple(d for d in block.dims if d not in gone)
         blocks.append(Block(kept, labels, block.zero))
     return Layout(tuple(blocks), layout.free - gone)
@@ -130,7 +132,9 @@ def kept_whole(call: Call, layout: Layout, dims: Iterable[int], reason: str) -> 
 def softmax(call: Call) -> None:
     """Exact over space; over channels every channel counts."""
     x, dim = call.args[:2]
-    call.write(call.out, mixed(call, x, [dim % x.dim()], "normalises over the channels", zero=False))
+    call.write(
+        call.out, mixed(call, x, [dim % x.dim()], "normalises over the channels", zero=False)
+    )
 
 
 @rule("cumsum", "cumprod", "logcumsumexp", "sort", "topk", "cummax", "cummin")

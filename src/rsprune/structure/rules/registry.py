@@ -58,7 +58,6 @@ class Call:
             for block in blocks.blocks:
                 self.freeze(block, reason)
 
-
     def freeze_if_used(self, output: Tensor, block: Block, reason: str) -> None:
         """Freeze a block as soon as somebody looks at ``output``."""
         self.owe(output, block.labels, self.why(reason))

@@ -38,7 +38,12 @@ def _selected(call: Call, layout: Layout, dim: int, index: int) -> Layout:
         axis = block.dims.index(dim)
         call.tie(block.labels, axis)
         dims = tuple(d for d in block.dims if d != dim)
-        rest = rest._replace(blocks=(*rest.blocks, Block(dims, block.labels.take(index, axis), block.zero)))
+        rest = rest._replace(
+            blocks=(
+                *rest.blocks,
+                Block(dims, block.labels.take([index], axis).squeeze(axis), block.zero),
+            )
+        )
     highest = max([d for b in rest.blocks for d in b.dims] + list(rest.free) + [dim])
     to = {d: d - (d > dim) for d in range(highest + 1) if d != dim}
     return rest.moved(to)
@@ -74,7 +79,9 @@ def unbind(call: Call) -> None:
         call.write(part, _selected(call, call.read(x), dim, index))
 
 
-@rule("split", "split_with_sizes", "chunk", "unsafe_split", "unsafe_chunk", "unsafe_split_with_sizes")
+@rule(
+    "split", "split_with_sizes", "chunk", "unsafe_split", "unsafe_chunk", "unsafe_split_with_sizes"
+)
 def split(call: Call) -> None:
     """Consecutive parts. Equal parts stay equal: index i of every part is one unit."""
     x = call.args[0]
@@ -109,7 +116,7 @@ def joined(call: Call, tensors: Sequence[Tensor], dim: int) -> Layout:
     layouts = [call.read(t) for t in tensors]
     own = [layout.at(dim) for layout in layouts]
     if any(block is not None and len(block.dims) > 1 for block in own):
-        return _joined_split(call, tensors, layouts, own, dim)
+        return _joined_split(call, layouts, own, dim)
     shape = [1 if d == dim else size for d, size in enumerate(call.out.shape)]
     rest = [(shape, layout.without(block)) for layout, block in zip(layouts, own, strict=True)]
     result = elementwise(call, shape, rest, every) if len(rest) > 1 else rest[0][1]
@@ -125,9 +132,7 @@ def joined(call: Call, tensors: Sequence[Tensor], dim: int) -> Layout:
     return result._replace(blocks=(*result.blocks, block))
 
 
-def _joined_split(
-    call: Call, tensors: Sequence[Tensor], layouts: list[Layout], own: list[Block | None], dim: int
-) -> Layout:
+def _joined_split(call: Call, layouts: list[Layout], own: list[Block | None], dim: int) -> Layout:
     """Joined along a dimension that was split off another: exact if all were split alike."""
     first = next(block for block in own if block is not None)
     alike = all(block is not None and block.dims == first.dims for block in own)
@@ -188,7 +193,7 @@ def flip(call: Call) -> None:
     layout = call.read(x)
     blocks = []
     for block in layout.blocks:
-        axes = [axis for axis, d in enumerate(block.dims) if d in gone]
+        axes = tuple(axis for axis, d in enumerate(block.dims) if d in gone)
         blocks.append(block._replace(labels=np.flip(block.labels, axes) if axes else block.labels))
     call.write(call.out, layout._replace(blocks=tuple(blocks)))
 

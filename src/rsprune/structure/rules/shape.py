@@ -46,9 +46,7 @@ def viewed(call: Call, layout: Layout, old: Sequence[int], new: Sequence[int]) -
     if not layout.blocks and not layout.free:
         return layout
     runs = segments(old, new)
-    free = [
-        d for a, b in runs if all(o in layout.free for o in a) for d in b
-    ]
+    free = [d for a, b in runs if all(o in layout.free for o in a) for d in b]
     blocks: list[Block] = []
     for dims in merged([*(a for a, _ in runs), *(block.dims for block in layout.blocks)]):
         own = [block for block in layout.blocks if block.dims[0] in dims]
@@ -63,11 +61,11 @@ def viewed(call: Call, layout: Layout, old: Sequence[int], new: Sequence[int]) -
                 call.freeze(block, "merges two dimensions that could both be cut")
             continue
         labels = spread(own[0], before, old).reshape([new[d] for d in after])
-        block = compact(after, labels, own[0].zero)
-        if block is not None:
-            if len(block.dims) > 1:
-                call.store.grid(block.labels)
-            blocks.append(block)
+        new_block = compact(after, labels, own[0].zero)
+        if new_block is not None:
+            if len(new_block.dims) > 1:
+                call.store.grid(new_block.labels)
+            blocks.append(new_block)
     return Layout(tuple(blocks), frozenset(free))
 
 
@@ -76,8 +74,12 @@ def as_strided(call: Call) -> None:
     """Only as pools use it: to rename the memory format of a tensor that stays as it is."""
     x = call.args[0]
     layout = call.read(x)
-    sizes = [(size, stride) for size, stride in zip(x.shape, call.args[2], strict=False) if size > 1]
-    dense = all(a[1] == b[0] * b[1] for a, b in pairwise(sizes)) and (not sizes or sizes[-1][1] == 1)
+    sizes = [
+        (size, stride) for size, stride in zip(x.shape, call.args[2], strict=False) if size > 1
+    ]
+    dense = all(a[1] == b[0] * b[1] for a, b in pairwise(sizes)) and (
+        not sizes or sizes[-1][1] == 1
+    )
     if tuple(call.args[1]) != tuple(x.shape) or not dense:
         call.freeze(layout, "addresses memory directly")
         layout = Layout()
@@ -119,7 +121,9 @@ def repeat(call: Call) -> None:
         blocks.append(block._replace(labels=np.tile(block.labels, [counts[d] for d in block.dims])))
         if len(block.dims) > 1:
             call.store.grid(blocks[-1].labels)
-    stretched = {d for d, n in enumerate(counts) if n > 1 and (d < offset or x.shape[d - offset] == 1)}
+    stretched = {
+        d for d, n in enumerate(counts) if n > 1 and (d < offset or x.shape[d - offset] == 1)
+    }
     call.write(call.out, Layout(tuple(blocks), layout.free | stretched))
 
 
