@@ -11,7 +11,8 @@ from __future__ import annotations
 import copy
 import inspect
 import random
-from collections.abc import Iterator, Mapping
+from collections import OrderedDict
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any
 
@@ -119,7 +120,34 @@ def replica(model: nn.Module, tensors: Mapping[str, Tensor]) -> nn.Module:
                 memo[id(value)] = value.detach().clone()
     originals = named_tensors(model)
     memo.update({id(tensor): tensors[name] for name, tensor in originals.items()})
+    plain = [module for module in model.modules() if _copies_plainly(type(module))]
+    for module in plain:
+        memo[id(module)] = type(module).__new__(type(module))
+    for module in plain:
+        state = vars(memo[id(module)])
+        for name, value in vars(module).items():
+            state[name] = _copied(value, memo)
     return copy.deepcopy(model, memo)
+
+
+def _copies_plainly(kind: type[nn.Module]) -> bool:
+    """Whether to copy an instance means to copy its attributes."""
+    own = ("__deepcopy__", "__getstate__", "__reduce__", "__reduce_ex__")
+    return all(getattr(kind, name, None) is getattr(nn.Module, name, None) for name in own)
+
+
+def _copied(value: Any, memo: dict[int, Any]) -> Any:
+    """As copy.deepcopy, but quick with what modules mostly hold."""
+    if value is None or isinstance(value, bool | int | float | str):
+        return value
+    known = memo.get(id(value))
+    if known is not None:
+        return known
+    if type(value) is OrderedDict and not value:
+        return OrderedDict()
+    if type(value) is dict:
+        return {key: _copied(entry, memo) for key, entry in value.items()}
+    return copy.deepcopy(value, memo)
 
 
 class Shadow:
@@ -190,7 +218,7 @@ class Observer(TorchDispatchMode):
     """Sees every operator that a shadow runs."""
 
     def __init__(self) -> None:
-        super().__init__()
+        super().__init__()  # type: ignore[no-untyped-call]
 
     @classmethod
     def _should_skip_dynamo(cls) -> bool:
@@ -208,12 +236,23 @@ class Observer(TorchDispatchMode):
         """Called after every operator."""
 
 
+def tensors_among(args: Iterable[Any], kwargs: Mapping[str, Any]) -> list[Tensor]:
+    """The tensors among the arguments of an operator."""
+    found: list[Tensor] = []
+    for value in (*args, *kwargs.values()):
+        if isinstance(value, Tensor):
+            found.append(value)
+        elif isinstance(value, list | tuple):
+            found.extend(entry for entry in value if isinstance(entry, Tensor))
+    return found
+
+
 def execute(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
     """Run an operator; constants that Python code made on the fly go where the data is."""
     if func is torch.ops.aten.native_batch_norm.default and args[0].is_meta:
         # torch's own way of finding these shapes takes a third of a millisecond
         return torch.empty_like(args[0]), args[0].new_empty(0), args[0].new_empty(0)
-    tensors = [leaf for leaf in tree_leaves((args, kwargs)) if isinstance(leaf, Tensor)]
+    tensors = tensors_among(args, kwargs)
     on_meta = sum(tensor.is_meta for tensor in tensors)
     if 0 < on_meta < len(tensors):
         args, kwargs = tree_map_only(Tensor, lambda t: t.to("meta"), (args, kwargs))

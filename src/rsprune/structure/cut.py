@@ -9,6 +9,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import torch
 from torch import Tensor, nn
+from torch.nn.modules.dropout import _DropoutNd
 
 from rsprune.shadow import Arguments, Shadow, named_tensors, replica
 from rsprune.structure.attributes import resize
@@ -104,6 +105,21 @@ class Traced:
     records: Sequence[Record]
     real: bool
 
+    def distinct_records(self) -> list[Record]:
+        """One record of those that ran the same operators, but for dropout."""
+        dropouts = {
+            name for name, module in self.model.named_modules() if isinstance(module, _DropoutNd)
+        }
+        found = {
+            tuple(
+                (step.name, step.module)
+                for step in record.steps
+                if step.flow.steps and step.module not in dropouts
+            ): record
+            for record in reversed(self.records)
+        }
+        return [record for record in self.records if record in found.values()]
+
 
 def check_cut(
     traced: Traced, root: Labels, alive: Labels, attributes: Sequence[Attribute]
@@ -121,7 +137,7 @@ def check_cut(
         name: {dim: own[alive[own]] for dim, own in dims.items()}
         for name, dims in traced.labels.items()
     }
-    return Checker(shadow, left, traced.records, alive, root).check()
+    return Checker(shadow, left, traced.distinct_records(), alive, root).check()
 
 
 def same_in_numbers(traced: Traced, alive: Labels, attributes: Sequence[Attribute]) -> bool:

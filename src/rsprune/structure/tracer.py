@@ -10,9 +10,8 @@ import torch
 from torch import Tensor, nn
 from torch.nn.modules.conv import _ConvNd
 from torch.overrides import TorchFunctionMode
-from torch.utils._pytree import tree_leaves
 
-from rsprune.shadow import Observer, Shadow
+from rsprune.shadow import Observer, Shadow, tensors_among
 from rsprune.structure.labels import Frozen, LabelStore
 from rsprune.structure.layout import NOTHING, Block, Labels, Layout
 from rsprune.structure.rules import FUNCTIONS, Call, find_rule
@@ -67,7 +66,7 @@ class Step(NamedTuple):
     flow: Flow
 
 
-@dataclass
+@dataclass(eq=False)
 class Record:
     """One run of a model."""
 
@@ -133,13 +132,13 @@ class Tracer(Observer):
         """Apply the operator's rule."""
         if self._suspended:
             return
-        outputs = [leaf for leaf in tree_leaves(out) if isinstance(leaf, Tensor)]
+        outputs = tensors_among((out,), {})
         if not outputs:
             return
         name, rule = find_rule(func)
         target = args[0] if name.endswith("_") and args and isinstance(args[0], Tensor) else None
         before = None if target is None else self.read(target)
-        given = [leaf for leaf in tree_leaves((args, kwargs)) if isinstance(leaf, Tensor)]
+        given = tensors_among(args, kwargs)
         inputs = tuple(self.read(tensor) for tensor in given)
         self._apply(name, rule, args, kwargs, out, outputs)
         if target is not None and before is not None:
@@ -165,9 +164,8 @@ class Tracer(Observer):
         if rule is not None:
             rule(call)
             return
-        for tensor in tree_leaves((args, kwargs)):
-            if isinstance(tensor, Tensor):
-                call.freeze(self.read(tensor), "no rule says what it does to channels")
+        for tensor in tensors_among(args, kwargs):
+            call.freeze(self.read(tensor), "no rule says what it does to channels")
         for tensor in outputs:
             self.write(tensor, NOTHING)
 
@@ -231,7 +229,7 @@ class Tracer(Observer):
 
     def whole(self, rule: Any, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         """Run a function that is recognised whole, without looking at its operators."""
-        given = [leaf for leaf in tree_leaves((args, kwargs)) if isinstance(leaf, Tensor)]
+        given = tensors_among(args, kwargs)
         inputs, flow = tuple(self.read(tensor) for tensor in given), _joined(given)
         self._suspended = True
         try:

@@ -167,8 +167,8 @@ def _covers_zero(call: Call, name: str) -> bool:
 
 @rule(
     "pointwise", "hardswish", "_prelu_kernel", "native_dropout", "copy", "_to_copy", "detach",
-    "alias", "threshold", "log_sigmoid_forward", "rrelu_with_noise", "lift_fresh",
-    "lift_fresh_copy", "contiguous", "relu6", "elu", "celu", "selu", "leaky_relu", "hardtanh", "hardsigmoid",
+    "alias", "threshold", "log_sigmoid_forward", "rrelu_with_noise", "lift_fresh", "contiguous",
+    "lift_fresh_copy", "relu6", "elu", "celu", "selu", "leaky_relu", "hardtanh", "hardsigmoid",
     "softplus", "square", "nan_to_num", "detach_copy", "hardshrink", "softshrink",
 )  # fmt: skip
 def pointwise(call: Call) -> None:
