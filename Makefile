@@ -5,10 +5,10 @@ VENV := .venv
 RUN := $(VENV)/bin
 READY := $(VENV)/.ready
 
-.PHONY: help setup demo test lint format bench results docs clean
+.PHONY: help setup demo test test-zoo nightly lint format bench results docs clean
 
 help: ## list the targets
-	@awk -F ':.*## ' '/^[a-z]+:.*## /{printf "  make %-8s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
+	@awk -F ':.*## ' '/^[a-z-]+:.*## /{printf "  make %-8s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
 
 setup: $(READY) ## make .venv with everything the tests need
 
@@ -22,6 +22,12 @@ demo: $(READY) ## train a small CNN sparse, in under two minutes
 test: $(READY) ## run all tests
 	$(RUN)/python -m pytest -n 2
 
+test-zoo: $(READY) ## prune every architecture of the zoo, and print a table (about an hour)
+	$(RUN)/python benchmarks/zoo.py
+
+nightly: $(READY) ## thousands of random networks instead of hundreds
+	RSPRUNE_NIGHTLY=1 $(RUN)/python -m pytest -n 2 tests/property/test_random_cnns.py
+
 lint: $(READY) ## ruff, mypy and the import contract
 	$(RUN)/ruff check .
 	$(RUN)/ruff format --check .
@@ -32,8 +38,9 @@ format: $(READY) ## let ruff mend what it can
 	$(RUN)/ruff check --fix .
 	$(RUN)/ruff format .
 
-bench: $(READY) ## step times as ratios to torch.optim.SGD
+bench: $(READY) ## times as ratios to torch.optim.SGD and to Torch-Pruning
 	@$(RUN)/python benchmarks/optim_steps.py
+	@$(RUN)/python benchmarks/structure.py
 
 results: $(READY) ## the other tables of docs/results.md (about an hour)
 	@$(RUN)/python benchmarks/convex.py

@@ -39,6 +39,11 @@ say "installing Python packages into $venv"
 "$venv/bin/python" -m pip install --quiet --disable-pip-version-check \
   --constraint constraints.txt --editable '.[dev]'
 
+# The architectures of the zoo and the peer of the benchmarks. Their own dependencies would bring
+# another build of torch, so they come without.
+"$venv/bin/python" -m pip install --quiet --disable-pip-version-check \
+  --constraint constraints.txt --no-deps torchvision timm torch-pruning
+
 # Optional: what is missing here only leaves out tests that need it.
 command -v g++ >/dev/null || command -v clang++ >/dev/null ||
   apt_install g++ "fused=True wants a C++ compiler" || true
