@@ -6,6 +6,7 @@ that modules hold as attributes. Loading shrinks a fresh, full-size model to the
 
 from __future__ import annotations
 
+import hashlib
 import json
 import os
 import tempfile
@@ -42,6 +43,7 @@ def save(model: nn.Module, path: str | os.PathLike[str]) -> None:
         "version": str(VERSION),
         "model": type(model).__qualname__,
         "widths": json.dumps(_attributes(model), sort_keys=True),
+        "checksum": _checksum(tensors),
     }
     handle, temporary = tempfile.mkstemp(prefix=f".{target.name}.", dir=target.parent)
     os.close(handle)
@@ -106,7 +108,17 @@ def _read(path: Path) -> tuple[Mapping[str, str], dict[str, Tensor]]:
             f"'{path}' has format version {metadata.get('version')}; this rsprune reads version "
             f"{VERSION}. Upgrade rsprune."
         )
+    if metadata.get("checksum") != _checksum(tensors):
+        raise FileFormatError(f"'{path}' is damaged: its checksum does not fit its contents.")
     return metadata, tensors
+
+
+def _checksum(tensors: Mapping[str, Tensor]) -> str:
+    digest = hashlib.sha256()
+    for name in sorted(tensors):
+        digest.update(name.encode())
+        digest.update(tensors[name].contiguous().cpu().view(-1).view(torch.uint8).numpy())
+    return digest.hexdigest()
 
 
 def _check_fit(path: Path, model: Mapping[str, Tensor], file: Mapping[str, Tensor]) -> None:
