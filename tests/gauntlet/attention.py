@@ -86,15 +86,15 @@ def attention_of_input_width(m: Net, x: Tensor) -> Tensor:
     return m.fc(m.fc1(m.attention(x)).relu().mean(1))
 
 
-@net(SEQUENCE, "v", either="q k", q=nn.Linear(12, 8), k=nn.Linear(12, 8), v=nn.Linear(12, 6),
-     fc=nn.Linear(6, 5))  # fmt: skip
+@net(SEQUENCE, "v", either="q k", literal=True, q=nn.Linear(12, 8), k=nn.Linear(12, 8),
+     v=nn.Linear(12, 6), fc=nn.Linear(6, 5))  # fmt: skip
 def attention_of_one_head(m: Net, x: Tensor) -> Tensor:
     """The values' width is free; the default scale knows the width of queries and keys."""
     return m.fc(F.scaled_dot_product_attention(m.q(x), m.k(x), m.v(x)).mean(1))
 
 
-@net(SEQUENCE, "v", either="q k", q=nn.Linear(12, 8), k=nn.Linear(12, 8), v=nn.Linear(12, 6),
-     fc=nn.Linear(6, 5))  # fmt: skip
+@net(SEQUENCE, "v", either="q k", literal=True, q=nn.Linear(12, 8), k=nn.Linear(12, 8),
+     v=nn.Linear(12, 6), fc=nn.Linear(6, 5))  # fmt: skip
 def attention_scaled_by_shape(m: Net, x: Tensor) -> Tensor:
     q, k, v = m.q(x), m.k(x), m.v(x)
     weights = (q @ k.transpose(1, 2) / q.shape[-1] ** 0.5).softmax(-1)

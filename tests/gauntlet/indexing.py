@@ -108,7 +108,7 @@ def slice_by_half_of_shape(m: Net, x: Tensor) -> Tensor:
     return m.head(m.left(x[:, : c // 2]) + m.right(x[:, c // 2 :]))
 
 
-@net(IMAGE, "left right", either="conv1", **TWO)
+@net(IMAGE, "left right", either="conv1", literal=True, **TWO)
 def slice_every_second_channel(m: Net, x: Tensor) -> Tensor:
     x = m.conv1(x).relu()
     return m.head(m.left(x[:, ::2]) + m.right(x[:, 1::2]))

@@ -69,10 +69,10 @@ DELICATE: dict[str, Callable[[Tensor], Tensor]] = {
     ),
 }
 for name, function in DELICATE.items():
+    by_width = name == "sum_over_channels_then_mean_by_hand"
 
-    @net(
-        IMAGE, "conv2", either="conv1", name=name, conv1=conv(3, 8), conv2=conv(1, 6), head=head(6)
-    )
+    @net(IMAGE, "conv2", either="conv1", literal=by_width, name=name, conv1=conv(3, 8),
+         conv2=conv(1, 6), head=head(6))  # fmt: skip
     def delicate_over_channels(
         m: Net, x: Tensor, reduce: Callable[[Tensor], Tensor] = function
     ) -> Tensor:
@@ -92,10 +92,10 @@ KEPT: dict[str, Callable[[Tensor], Tensor]] = {
     ),
 }
 for name, function in KEPT.items():
+    by_width = name == "scaled_by_width"
 
-    @net(
-        IMAGE, "conv2", either="conv1", name=name, conv1=conv(3, 8), conv2=conv(8, 6), head=head(6)
-    )
+    @net(IMAGE, "conv2", either="conv1", literal=by_width, name=name, conv1=conv(3, 8),
+         conv2=conv(8, 6), head=head(6))  # fmt: skip
     def mixed_over_channels(
         m: Net, x: Tensor, mix: Callable[[Tensor], Tensor] = function
     ) -> Tensor:

@@ -294,7 +294,8 @@ def mean_of_halves(m: Net, x: Tensor) -> Tensor:
     return m.head(m.conv2(m.conv1(x).unflatten(1, (2, -1)).mean(1)).relu())
 
 
-@net(IMAGE, "conv2", either="conv1", conv1=conv(3, 16), conv2=conv(2, 6), head=head(6))
+@net(IMAGE, "conv2", either="conv1", literal=True, conv1=conv(3, 16), conv2=conv(2, 6),
+     head=head(6))  # fmt: skip
 def mean_within_halves(m: Net, x: Tensor) -> Tensor:
     return m.head(m.conv2(m.conv1(x).unflatten(1, (2, -1)).mean(2)).relu())
 

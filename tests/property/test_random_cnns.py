@@ -7,6 +7,7 @@ feature maps. RSPRUNE_NIGHTLY=1 grows thousands of networks instead of hundreds.
 from __future__ import annotations
 
 import os
+import warnings
 from collections.abc import Callable
 from typing import NamedTuple
 
@@ -180,7 +181,7 @@ def cat(net: Grown, step: Step) -> None:
 def shuffle(net: Grown, step: Step) -> None:
     source = net.pick(step.pick)
     width = net.widths[source]
-    groups = next(g for g in (2 + step.width % 2, 2, 3, 1) if width % g == 0)
+    groups = next(g for g in (2 + step.width % 2, 2, 3, 1) if g == 1 or width in (2 * g, 4 * g))
 
     def by_hand(_: nn.Module, x: Tensor) -> Tensor:
         b, c, h, w = x.shape
@@ -206,7 +207,7 @@ def halves(net: Grown, step: Step) -> None:
     """Split in two, convolve one half, and put both together again, perhaps exchanged."""
     source = net.pick(step.pick)
     width = net.widths[source]
-    if width % 2:
+    if width % 2 or width == 2:
         return conv(net, step)
 
     def run(m: nn.Module, x: Tensor) -> Tensor:
@@ -307,7 +308,10 @@ def test_random_networks_are_pruned_exactly(recipe: list[Step], seed: int) -> No
     last = Step("conv", 6, 1)  # between a network that froze and the frozen outputs
     model = randomise(Grown([*recipe, last]), seed)
     x = torch.randn(2, 3, SIDE, SIDE, generator=torch.Generator().manual_seed(seed)).double()
-    graph = rsprune.trace(model, x)
+    with warnings.catch_warnings():
+        # padded channels are a literal width
+        warnings.simplefilter("ignore", rsprune.RsPruneWarning)
+        graph = rsprune.trace(model, x)
     note(str(graph))
     drop = uneven_drop(graph, seed)
     assert any(group.prunable for group in graph.groups)
@@ -319,7 +323,7 @@ def test_random_networks_are_pruned_exactly(recipe: list[Step], seed: int) -> No
     train_once(slim, x)
 
 
-@settings(max_examples=EXAMPLES // 4)
+@settings(max_examples=EXAMPLES // 2)
 @given(recipes)
 def test_what_no_rule_forbids_is_prunable(recipe: list[Step]) -> None:
     """Without literal widths, nothing but the inputs and outputs of the network is frozen."""
