@@ -123,6 +123,17 @@ def transposed_depthwise(m: Net, x: Tensor) -> Tensor:
 
 @net(
     IMAGE,
+    "conv1",
+    conv1=conv(3, 8),
+    up=nn.ConvTranspose2d(8, 16, 2, stride=2, groups=8),
+    head=head(16),
+)
+def transposed_depthwise_with_multiplier(m: Net, x: Tensor) -> Tensor:
+    return m.head(m.up(m.conv1(x).relu()).relu())
+
+
+@net(
+    IMAGE,
     "conv1 grouped",
     conv1=conv(3, 8),
     grouped=conv(8, 12, groups=2),

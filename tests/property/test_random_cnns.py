@@ -95,7 +95,7 @@ def grouped(net: Grown, step: Step) -> None:
     source = net.pick(step.pick)
     width = net.widths[source]
     groups = max(g for g in (1, 2, 3, 4) if width % g == 0 and (g == 1 or step.pick % g == 0))
-    out = groups * max(1, step.width // groups)
+    out = groups * max(2, step.width // groups)
     simple(net, source, out, nn.Conv2d(width, out, 3, padding=1, groups=groups))
 
 
@@ -110,7 +110,7 @@ def transposed(net: Grown, step: Step) -> None:
     source = net.pick(step.pick)
     width = net.widths[source]
     groups = 2 if width % 2 == 0 and step.pick % 2 else 1
-    out = groups * max(1, step.width // groups)
+    out = groups * max(2, step.width // groups)
     layer = nn.ConvTranspose2d(width, out, 3, padding=1, groups=groups)
     simple(net, source, out, layer)
 
