@@ -20,7 +20,10 @@ from rsprune.structure.tracer import Record, TensorLabels
 
 
 class Attribute(NamedTuple):
-    """A width that a module holds, and where in a run it shows: output and dimension of a step."""
+    """A width that a module holds, and where in a run it shows: output and dimension of a step.
+
+    The attribute is ``factor`` times that width.
+    """
 
     module: str
     name: str
@@ -29,6 +32,7 @@ class Attribute(NamedTuple):
     step: int
     output: int
     dim: int
+    factor: int = 1
 
 
 def survivors(labels: TensorLabels, alive: Labels) -> dict[str, dict[int, Tensor]]:
@@ -91,7 +95,7 @@ def attribute_values(
     for attribute in attributes:
         step = records[attribute.record].steps[attribute.step]
         shape, _ = surviving(step.shapes[attribute.output], step.layouts[attribute.output], alive)
-        values[attribute] = shape[attribute.dim]
+        values[attribute] = shape[attribute.dim] * attribute.factor
     return values
 
 

@@ -117,7 +117,7 @@ def _checksum(tensors: Mapping[str, Tensor]) -> str:
     digest = hashlib.sha256()
     for name in sorted(tensors):
         digest.update(name.encode())
-        digest.update(tensors[name].contiguous().cpu().view(-1).view(torch.uint8).numpy())
+        digest.update(tensors[name].contiguous().cpu().view(-1).view(torch.uint8).numpy().data)
     return digest.hexdigest()
 
 

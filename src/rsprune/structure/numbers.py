@@ -62,27 +62,15 @@ class _ScaleAndShift(TorchFunctionMode):
         self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Any = None
     ) -> Any:
         kwargs = kwargs or {}
-        if func is F.layer_norm:
-            return _last(*args, **kwargs)
-        if func is F.rms_norm:
-            return _last(*args[:3], **kwargs)
-        if func is F.group_norm:
-            return _channels(*args, **kwargs)
         if func is F.local_response_norm:
             return args[0]
-        return func(*args, **kwargs)
-
-
-def _last(
-    x: Tensor, _: Any, weight: Tensor | None = None, bias: Tensor | None = None, *_eps: float
-) -> Tensor:
-    x = x if weight is None else x * weight
-    return x if bias is None else x + bias
-
-
-def _channels(
-    x: Tensor, _: int, weight: Tensor | None = None, bias: Tensor | None = None, *_eps: float
-) -> Tensor:
-    shape = (1, -1, *[1] * (x.dim() - 2))
-    x = x if weight is None else x * weight.view(shape)
-    return x if bias is None else x + bias.view(shape)
+        if func not in (F.layer_norm, F.rms_norm, F.group_norm):
+            return func(*args, **kwargs)
+        given = [*args, *[None] * (4 - len(args))]
+        weight = kwargs.get("weight", given[2])
+        bias = None if func is F.rms_norm else kwargs.get("bias", given[3])
+        x: Tensor = args[0]
+        shape = (-1, *[1] * (x.dim() - 2)) if func is F.group_norm else x.shape[-1:]
+        if weight is not None:
+            x = x * (weight.view(shape) if weight.dim() == 1 else weight)
+        return x if bias is None else x + (bias.view(shape) if bias.dim() == 1 else bias)

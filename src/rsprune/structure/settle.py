@@ -37,7 +37,7 @@ class Settled(NamedTuple):
 class _Search:
     traced: Traced
     store: LabelStore
-    attributes: dict[Place, Attribute] = field(default_factory=dict)
+    attributes: dict[Place, tuple[Attribute, ...]] = field(default_factory=dict)
     ties: dict[Place, list[tuple[Labels, Labels]]] = field(default_factory=dict)
     tried: set[object] = field(default_factory=set)
     trusted: set[int] = field(default_factory=set)  # first representatives of groups
@@ -45,12 +45,17 @@ class _Search:
 
     @property
     def held(self) -> list[Attribute]:
-        return [*self.always, *self.attributes.values()]
+        return [*self.always, *(a for own in self.attributes.values() for a in own)]
 
     def failures(self, root: Labels, groups: Sequence[ChannelGroup], seed: int) -> list[Failure]:
         """What goes wrong with some units of ``groups`` dropped."""
         alive = _trial(groups, len(root), seed)
         return check_cut(self.traced, root, alive[root], self.held)
+
+    def same_in_numbers(self, root: Labels, groups: Sequence[ChannelGroup], seed: int) -> bool:
+        """Whether the model with these units dropped computes the same as with them zero."""
+        alive = _trial(groups, len(root), seed)
+        return same_in_numbers(self.traced, alive[root], self.held)
 
 
 def settle(traced: Traced, store: LabelStore) -> Settled:
@@ -60,9 +65,7 @@ def settle(traced: Traced, store: LabelStore) -> Settled:
         root = store.roots()
         groups = form_groups(traced.labels, root, store.frozen_roots(root))
         cut = [g for g in groups if g.prunable and int(g.roots[0]) not in search.trusted]
-        failures = search.failures(root, cut, round_)
-        if not failures and _slices(traced):  # a slice may fit by chance, so try another cut
-            failures = search.failures(root, cut, round_ + 1)
+        failures = _trials(search, root, cut, round_)
         if not failures:
             return Settled(groups, root, tuple(search.held))
         _withdraw(search, failures)
@@ -74,6 +77,26 @@ def settle(traced: Traced, store: LabelStore) -> Settled:
     raise AssertionError("every round mends, trusts or freezes something, so there is an end")
 
 
+def _trials(search: _Search, root: Labels, cut: Sequence[ChannelGroup], seed: int) -> list[Failure]:
+    """What goes wrong, first with the large groups cut, then with all.
+
+    A cut may leave one unit of a small group, and torch treats dimensions of size 1 in ways that
+    labels cannot follow; then numbers decide.
+    """
+    large = [group for group in cut if group.size > 3]
+    failures = search.failures(root, large, seed)
+    if failures:
+        return failures
+    if len(large) == len(cut):
+        return search.failures(root, cut, seed + 1) if _slices(search.traced) else []
+    for parity in (seed, seed + 1):  # one cut may fit by chance
+        failures = search.failures(root, cut, parity)
+        if failures and not search.same_in_numbers(root, cut, parity):
+            return failures
+    search.trusted.update(int(group.roots[0]) for group in cut if group.size <= 3)
+    return []
+
+
 def _trial(groups: Sequence[ChannelGroup], count: int, seed: int) -> Labels:
     """Some units of every group dropped, of groups of equal size a different number each."""
     generator = np.random.default_rng(seed)
@@ -82,7 +105,8 @@ def _trial(groups: Sequence[ChannelGroup], count: int, seed: int) -> Labels:
     for group in groups:
         turn = seen.get(group.size, seed)
         seen[group.size] = turn + 1
-        dropped = 1 + turn % max(group.size - 2, 1)
+        # at least two stay where possible: a dimension of size 1 cannot be followed as well
+        dropped = turn % 2 if group.size == 2 else 1 + turn % max(group.size - 2, 2)
         alive[generator.permutation(group.roots)[:dropped]] = False
     return alive
 
@@ -112,31 +136,34 @@ def _unread_widths(traced: Traced) -> list[Attribute]:
 def _withdraw(search: _Search, failures: Sequence[Failure]) -> None:
     """Take back the updates that did not help."""
     for failure in failures:
-        attribute = search.attributes.pop((failure.record, failure.step), None)
-        if attribute is not None:
-            search.tried.add(attribute)
+        attributes = search.attributes.pop((failure.record, failure.step), None)
+        if attributes is not None:
+            search.tried.add(attributes)
 
 
 def _mended(search: _Search, failure: Failure, root: Labels) -> bool:
-    """Try an attribute or a tie that was not tried yet."""
+    """Try attributes or a tie that were not tried yet."""
     at = (failure.record, failure.step)
     if failure.message == NUMBER:
         return False
-    for attribute in _holders(search, failure):
-        if attribute not in search.tried:
-            search.attributes[at] = attribute
+    for attributes in _proposals(search, failure):
+        if attributes not in search.tried:
+            search.attributes[at] = attributes
             return True
     for a, b in _equals(failure):
         key = (*at, a.tobytes(), b.tobytes())
         if key not in search.tried and (root[a] != root[b]).any():
             _untie(search, at)
-            search.tried = {
-                t for t in search.tried if not (isinstance(t, Attribute) and t[3:5] == at)
-            } | {key}
+            search.tried = {key} | {t for t in search.tried if not _about(t, at)}
             search.ties[at] = [(a, b)]
-            search.store.pairs.append((a, b))
+            search.store.pairs.append(search.ties[at][0])
             return True
     return False
+
+
+def _about(tried: object, at: Place) -> bool:
+    """Whether what was tried are attributes for this place."""
+    return isinstance(tried, tuple) and isinstance(tried[0], Attribute) and tried[0][3:5] == at
 
 
 def _untie(search: _Search, at: Place) -> None:
@@ -144,10 +171,22 @@ def _untie(search: _Search, at: Place) -> None:
         search.store.pairs = [pair for pair in search.store.pairs if pair is not tie]
 
 
-def _holders(search: _Search, failure: Failure) -> Iterator[Attribute]:
-    """Attributes that hold a width which the operator was given and should not have been."""
+def _proposals(search: _Search, failure: Failure) -> Iterator[tuple[Attribute, ...]]:
+    """Attributes to update: those for all widths that the operator was given, then single ones."""
+    wanted = [full for full in failure.widths if full in failure.numbers or not failure.numbers]
+    held = [own for full in wanted if (own := list(_holders(search, failure, full)))]
+    if len(held) > 1:
+        yield tuple(own[0] for own in held)
+    for own in held:
+        for attribute in own:
+            yield (attribute,)
+
+
+def _holders(search: _Search, failure: Failure, full: int) -> Iterator[Attribute]:
+    """Attributes of the module or of those around it that hold a width, or a multiple of it."""
+    found = []
+    output, dim = failure.sites[full]
     owner = failure.module
-    wanted = {full for full in failure.widths if full in failure.numbers or not failure.numbers}
     while True:
         module = search.traced.model.get_submodule(owner)
         for name, value in vars(module).items():
@@ -155,11 +194,11 @@ def _holders(search: _Search, failure: Failure) -> Iterator[Attribute]:
                 continue
             entries = list(enumerate(value)) if isinstance(value, list | tuple) else [(None, value)]
             for place, entry in entries:
-                if type(entry) is int and entry in wanted:
-                    output, dim = failure.sites[entry]
-                    yield Attribute(owner, name, place, failure.record, failure.step, output, dim)
+                if type(entry) is int and entry in (full, 2 * full, 3 * full, 4 * full):
+                    where = (failure.record, failure.step, output, dim, entry // full)
+                    found.append(Attribute(owner, name, place, *where))
         if not owner:
-            return
+            return iter(sorted(found, key=lambda attribute: attribute.factor))
         owner = owner.rpartition(".")[0]
 
 
@@ -174,7 +213,8 @@ def _equals(failure: Failure) -> Iterator[tuple[Labels, Labels]]:
         for entered in failure.entered:  # a module's inside as wide as its input
             inside = flat[: entered.size]
             fits = entered.ndim == 1 and entered.size > 1 and flat.size % entered.size == 0
-            if fits and len(np.union1d(inside, entered)) == 2 * entered.size:
+            apart = fits and not np.isin(inside, entered).any()
+            if apart and len(np.unique(inside)) > 1:
                 yield inside, entered
 
 
@@ -184,13 +224,6 @@ def _give_up(
     """Freeze the groups that a failure is most likely about."""
     _untie(search, (failure.record, failure.step))
     culprits: Sequence[ChannelGroup] = suspects(failure, root, groups)
-    small = [group for group in culprits if group.size <= 3]
-    if small and all(
-        same_in_numbers(search.traced, _trial([group], len(root), seed)[root], search.held)
-        for group in small
-    ):
-        search.trusted.update(int(group.roots[0]) for group in small)
-        return
     if len(culprits) == len(groups):
         culprits = _narrowed(search, failure, root, groups, seed)
     literal = failure.message != NUMBER
