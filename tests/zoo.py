@@ -23,6 +23,7 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
+from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 from torch.utils.flop_counter import FlopCounterMode
@@ -152,7 +153,8 @@ class Outcome:
     ``difference`` and ``training_difference`` compare the pruned network with the zeroed one in
     evaluation and in training mode. ``effect`` is how much zeroing changed the outputs at all.
     Where norms run over channels, ``exact_difference`` is that of dropping only the groups they do
-    not see.
+    not see. ``warnings`` are those of ``trace``; ``left_whole`` those of ``prune``, which has to
+    drop what it is told.
     """
 
     groups: int = 0
@@ -160,6 +162,7 @@ class Outcome:
     statistics: tuple[str, ...] = ()
     frozen: tuple[str, ...] = ()
     warnings: list[str] = field(default_factory=list)
+    left_whole: list[str] = field(default_factory=list)
     params: float = 1.0
     macs: float = 1.0
     counts: list[tuple[int, int]] = field(default_factory=list)
@@ -174,12 +177,11 @@ class Outcome:
 def examine(entry: Entry) -> Outcome:
     """Halve one network and compare it with the zeroed one."""
     model, inputs, found = entry.build(), entry.inputs(), Outcome()
-    with warnings.catch_warnings(record=True) as caught:
-        warnings.simplefilter("always")
+    with collected(found.warnings):
         graph, found.trace_seconds = timed(lambda: rsprune.trace(model, inputs))
-        drop = half(graph)
+    drop = half(graph)
+    with collected(found.left_whole):
         slim, found.prune_seconds = timed(lambda: rsprune.prune(model, graph, drop=drop))
-    found.warnings = [str(w.message) for w in caught if issubclass(w.category, OUR_WARNING)]
     prunable = [group for group in graph.groups if group.prunable]
     found.groups, found.units = len(prunable), sum(group.size for group in prunable)
     found.statistics = tuple(graph.statistics)
@@ -200,28 +202,34 @@ def examine(entry: Entry) -> Outcome:
     )
     if graph.statistics:
         del slim, zeroed
-        found.exact_difference = exact_part(model, graph, drop, inputs)
+        drop = unseen(graph, drop)
+        with collected(found.left_whole):
+            slim = rsprune.prune(model, graph, drop=drop)
+        small, _ = evaluate(slim, inputs)
+        expected, _ = evaluate(zero(model, graph, drop), inputs)
+        found.exact_difference = relative_difference(small, expected)
     return found
 
 
-OUR_WARNING = rsprune.errors.RsPruneWarning
+@contextmanager
+def collected(messages: list[str]) -> Iterator[None]:
+    """Put our own warnings into the list."""
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        yield
+    ours = [w for w in caught if issubclass(w.category, rsprune.RsPruneWarning)]
+    messages.extend(str(warning.message) for warning in ours)
 
 
-def exact_part(model: nn.Module, graph: Any, drop: dict[str, list[int]], inputs: Tensor) -> float:
-    """The difference when only those groups shrink that no normalisation over channels sees."""
+def unseen(graph: Any, drop: dict[str, list[int]]) -> dict[str, list[int]]:
+    """The part of ``drop`` that no normalisation over channels sees."""
     seen = {
         group.name
         for group in graph.groups
         for slot in group.slots
         if slot.tensor.rpartition(".")[0] in graph.statistics
     }
-    drop = {name: units for name, units in drop.items() if name not in seen}
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore", OUR_WARNING)
-        slim = rsprune.prune(model, graph, drop=drop)
-    small, _ = evaluate(slim, inputs)
-    expected, _ = evaluate(zero(model, graph, drop), inputs)
-    return relative_difference(small, expected)
+    return {name: units for name, units in drop.items() if name not in seen}
 
 
 def timed(work: Callable[[], Any]) -> tuple[Any, float]:
@@ -284,11 +292,12 @@ RANDOM_MODULES = {"Dropout", "Dropout1d", "Dropout2d", "StochasticDepth", "DropP
 
 @contextmanager
 def plain_attention() -> Iterator[None]:
-    """The fused path of nn.MultiheadAttention hides its operations from the counter."""
+    """Attention as matrix products: the counter does not know the fused operators of the CPU."""
     before = torch.backends.mha.get_fastpath_enabled()
     torch.backends.mha.set_fastpath_enabled(False)
     try:
-        yield
+        with sdpa_kernel(SDPBackend.MATH):
+            yield
     finally:
         torch.backends.mha.set_fastpath_enabled(before)
 

@@ -14,6 +14,7 @@ import random
 from collections import OrderedDict
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
+from traceback import walk_tb
 from typing import Any
 
 import numpy as np
@@ -257,6 +258,27 @@ def execute(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
     if 0 < on_meta < len(tensors):
         args, kwargs = tree_map_only(Tensor, lambda t: t.to("meta"), (args, kwargs))
     return func(*args, **kwargs)
+
+
+def explain(error: Exception, model: nn.Module, arguments: Arguments) -> str:
+    """What a model raised, on which inputs, and in which of its modules."""
+    leaves = tree_leaves(arguments)
+    shapes = ", ".join(str(tuple(leaf.shape)) for leaf in leaves if isinstance(leaf, Tensor))
+    name, module = innermost(error)
+    where = f", in '{name}' ({type(module).__name__})" if name else ""
+    return (
+        f"{type(model).__name__} failed on inputs of shape {shapes}{where}: "
+        f"{type(error).__name__}: {error}"
+    )
+
+
+def innermost(error: Exception) -> tuple[str, nn.Module | None]:
+    """The innermost module on the way to an error, and its name."""
+    selves = (frame.f_locals.get("self") for frame, _ in walk_tb(error.__traceback__))
+    running = [module for module in selves if isinstance(module, nn.Module)]
+    names = {module: name for name, module in running[0].named_modules()} if running else {}
+    found = [module for module in running if names.get(module)]
+    return (names[found[-1]], found[-1]) if found else ("", None)
 
 
 @contextmanager

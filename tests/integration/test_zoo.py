@@ -11,7 +11,16 @@ import pytest
 import torch
 
 import rsprune
-from tests.zoo import CLASSIFIERS, ZOO, Entry, evaluate, examine, half, import_torchvision
+from tests.zoo import (
+    CLASSIFIERS,
+    ZOO,
+    Entry,
+    evaluate,
+    examine,
+    half,
+    import_torchvision,
+    relative_difference,
+)
 
 TOLERANCE = 1e-5
 
@@ -41,6 +50,7 @@ def test_half_of_a_network_computes_what_the_zeroed_network_computes(entry: Entr
     """In evaluation and training mode; with fewer operations, counted as torch counts them."""
     found = examine(entry)
     assert found.units > 0
+    assert not found.left_whole
     assert found.effect > 100 * TOLERANCE, "the dropped units did nothing"
     if found.statistics:
         assert entry.statistics, found.statistics
@@ -62,8 +72,12 @@ def test_a_stored_half_comes_back(entry: Entry, tmp_path: Path) -> None:
     slim = rsprune.prune(model, graph, drop=half(graph))
     rsprune.save(slim, tmp_path / "slim.safetensors")
     loaded = rsprune.load(entry.build(), tmp_path / "slim.safetensors")
-    for mine, other in zip(evaluate(loaded, inputs)[0], evaluate(slim, inputs)[0], strict=True):
-        assert torch.equal(mine, other)
+    expected = slim.state_dict()
+    assert loaded.state_dict().keys() == expected.keys()
+    for name, tensor in loaded.state_dict().items():
+        assert torch.equal(tensor, expected[name])
+    # not bit by bit: kernels choose their way by where tensors lie in memory
+    assert relative_difference(evaluate(loaded, inputs)[0], evaluate(slim, inputs)[0]) <= 1e-12
 
 
 def test_no_classifier_of_torchvision_is_left_out() -> None:

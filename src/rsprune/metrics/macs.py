@@ -9,7 +9,6 @@ from __future__ import annotations
 from collections.abc import Iterator
 from contextlib import suppress
 from dataclasses import dataclass
-from traceback import walk_tb
 from typing import Any
 
 import torch
@@ -20,7 +19,7 @@ from torch.utils._pytree import tree_leaves
 from torch.utils.flop_counter import flop_registry
 
 from rsprune.errors import TraceError
-from rsprune.shadow import Arguments, Observer, Shadow, bind, check_model
+from rsprune.shadow import Arguments, Observer, Shadow, bind, check_model, explain
 
 _ATTENTION = ("in_proj_weight", "q_proj_weight", "k_proj_weight", "v_proj_weight")
 
@@ -129,7 +128,7 @@ def _count(model: nn.Module, arguments: Arguments, *, real: bool) -> Profile:
             counter = _Counter(Shadow(model, arguments, real=real))
             counter.shadow.run(counter, training=False)
         except Exception as error:
-            raise TraceError(_explain(error, model, arguments)) from error
+            raise TraceError(explain(error, model, arguments)) from error
         return counter.result()
 
 
@@ -213,20 +212,3 @@ def _storage(tensor: Tensor) -> int:
 
 def _shapes(values: Any) -> Iterator[tuple[int, ...]]:
     return (tuple(x.shape) for x in tree_leaves(values) if isinstance(x, Tensor))
-
-
-def _explain(error: Exception, model: nn.Module, arguments: Arguments) -> str:
-    shapes = ", ".join(map(str, _shapes(arguments)))
-    return (
-        f"{type(model).__name__} failed on inputs of shape {shapes}{_place(error)}: "
-        f"{type(error).__name__}: {error}"
-    )
-
-
-def _place(error: Exception) -> str:
-    """The innermost module on the way to the error."""
-    selves = (frame.f_locals.get("self") for frame, _ in walk_tb(error.__traceback__))
-    running = [module for module in selves if isinstance(module, nn.Module)]
-    names = {module: name for name, module in running[0].named_modules()} if running else {}
-    found = [module for module in running if names.get(module)]
-    return f", in '{names[found[-1]]}' ({type(found[-1]).__name__})" if found else ""

@@ -13,7 +13,8 @@ import sys
 import warnings
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from types import FrameType, TracebackType
+from traceback import walk_tb
+from types import FrameType
 from typing import Any
 
 import numpy as np
@@ -21,7 +22,7 @@ import torch
 from torch import Tensor
 from torch.utils._pytree import tree_leaves, tree_structure, tree_unflatten
 
-from rsprune.shadow import Shadow, execute, tensors_among
+from rsprune.shadow import Shadow, execute, innermost, tensors_among
 from rsprune.structure.groups import ChannelGroup
 from rsprune.structure.labels import Frozen, LabelStore
 from rsprune.structure.layout import Block, Labels, Layout, spread
@@ -42,8 +43,8 @@ class Failure:
         name, module, line: the operator, the module and the line of source that ran it.
         numbers: the integers among its arguments.
         widths: full and expected size of the dimensions it should have cut.
-        blamed: the labels that it handled, most likely culprits first.
-        parts: label arrays of the same channels as the code may take for equal (see ``settle``).
+        blamed, handled: the labels of its outputs and of its inputs, before the cut.
+        entered, around: those of the module's inputs, and of all that the module does.
     """
 
     record: int
@@ -58,6 +59,7 @@ class Failure:
     blamed: list[Labels] = field(default_factory=list)
     handled: list[Labels] = field(default_factory=list)
     entered: list[Labels] = field(default_factory=list)
+    around: list[Labels] = field(default_factory=list)
 
     def __str__(self) -> str:
         return f"{self.name} in '{self.module}' ({self.line}): {self.message}"
@@ -251,6 +253,9 @@ class Checker(Tracer):
                         sites.setdefault(full, (k, d))
             failure.widths = {full: cut.pop() for full, cut in widths.items() if len(cut) == 1}
             failure.sites = sites
+        steps = [step for step in self.records[self._index].steps if step.module == module]
+        layouts = [layout for step in steps for layout in (*step.inputs, *step.layouts)]
+        failure.around = [block.labels for layout in layouts for block in layout.blocks]
         owner = module
         while True:
             entry = self.records[self._index].entered.get(owner, ())
@@ -262,17 +267,12 @@ class Checker(Tracer):
 
     def _raised(self, error: Exception) -> None:
         """Python code refused: blame the module whose code it is."""
-        names = {id(m): name for name, m in self.shadow.model.named_modules()}
-        module, line = "", ""
-        trace: TracebackType | None = error.__traceback__
-        while trace is not None:
-            owner = trace.tb_frame.f_locals.get("self")
-            if id(owner) in names:
-                module = names[id(owner)]
-            if not trace.tb_frame.f_code.co_filename.startswith(_LIBRARIES):
-                line = f"{trace.tb_frame.f_code.co_filename}:{trace.tb_lineno}"
-            trace = trace.tb_next
-        self._fail("forward", module, line, f"{type(error).__name__}: {error}", None)
+        line = ""
+        for frame, number in walk_tb(error.__traceback__):
+            if not frame.f_code.co_filename.startswith(_LIBRARIES):
+                line = f"{frame.f_code.co_filename}:{number}"
+        message = f"{type(error).__name__}: {error}"
+        self._fail("forward", innermost(error)[0], line, message, None)
 
 
 def _line(frame: FrameType | None) -> str:
@@ -325,9 +325,9 @@ def _equal(a: Block, b: Block, shape: list[int]) -> bool:
 def suspects(failure: Failure, root: Labels, groups: Sequence[ChannelGroup]) -> list[ChannelGroup]:
     """Those of ``groups`` that a failure is most likely about; all of them if it does not say."""
     owners = {r: i for i, group in enumerate(groups) for r in group.roots.tolist()}
-    if failure.message == NUMBER:
-        return list(groups)
-    for arrays in (failure.handled[:1], failure.blamed, failure.handled, failure.entered):
+    nearest = (failure.handled[:1], failure.blamed, failure.handled, failure.entered)
+    # a number is made of a width, but where? somewhere in the module
+    for arrays in (*(nearest if failure.message != NUMBER else ()), failure.around):
         roots = {r for own in arrays for r in np.unique(root[own]).tolist()}
         found = {owners[r] for r in roots if r in owners}
         if found:

@@ -224,8 +224,8 @@ def _give_up(
     """Freeze the groups that a failure is most likely about."""
     _untie(search, (failure.record, failure.step))
     culprits: Sequence[ChannelGroup] = suspects(failure, root, groups)
-    if len(culprits) == len(groups):
-        culprits = _narrowed(search, failure, root, groups, seed)
+    if failure.message == NUMBER or len(culprits) == len(groups):
+        culprits = _narrowed(search, failure, root, culprits, seed)
     literal = failure.message != NUMBER
     reason = f"the code holds a width ({failure.line}): " if literal else ""
     for group in culprits:

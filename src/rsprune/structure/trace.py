@@ -10,7 +10,15 @@ import numpy as np
 from torch import nn
 
 from rsprune.errors import RsPruneWarning, TraceError
-from rsprune.shadow import Arguments, Shadow, bind, check_devices, check_model, named_tensors
+from rsprune.shadow import (
+    Arguments,
+    Shadow,
+    bind,
+    check_devices,
+    check_model,
+    explain,
+    named_tensors,
+)
 from rsprune.structure.check import NUMBER
 from rsprune.structure.cut import Traced
 from rsprune.structure.groups import ChannelGraph
@@ -47,9 +55,9 @@ def _trace(model: nn.Module, arguments: Arguments, *, real: bool) -> ChannelGrap
     labels = label_tensors(store, shadow)
     _keep_promises(store, labels, model)
     tracer = Tracer(shadow, labels, store)
-    records = [_run(tracer, arguments, training=False)]
+    records = [_run(tracer, model, arguments, training=False)]
     try:
-        records.append(_run(tracer, arguments, training=True))
+        records.append(_run(tracer, model, arguments, training=True))
     except TraceError as error:
         warnings.warn(f"only evaluation mode was traced: {error}", RsPruneWarning, stacklevel=3)
     known = len(store.frozen)
@@ -80,15 +88,12 @@ def _over_prunable(noted: Sequence[tuple[str, Labels]], settled: Settled) -> tup
     return tuple(dict.fromkeys(found))
 
 
-def _run(tracer: Tracer, arguments: Arguments, *, training: bool) -> Record:
+def _run(tracer: Tracer, model: nn.Module, arguments: Arguments, *, training: bool) -> Record:
     try:
         outputs = tracer.run(training=training)
     except Exception as error:
-        shapes = [tuple(t.shape) for t in tensors_in(arguments)]
-        raise TraceError(
-            f"The model could not be run on example inputs of shape {shapes} in "
-            f"{'training' if training else 'evaluation'} mode: {type(error).__name__}: {error}"
-        ) from error
+        mode = "training" if training else "evaluation"
+        raise TraceError(f"In {mode} mode, {explain(error, model, arguments)}") from error
     for tensor in tensors_in(outputs):
         for block in tracer.read(tensor).blocks:
             tracer.store.freeze(block.labels, Frozen("", "", "is an output of the model"))
