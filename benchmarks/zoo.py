@@ -56,13 +56,14 @@ def row(name: str) -> list[str]:
         train_cell = "by nature"
     if not exact(found):
         faults.append("INEXACT")
+    faults += [f"prune: {text[:200]}" for text in found.left_whole[:1]]
     if found.statistics and not entry.statistics:
         faults.append(f"statistics claimed for {found.statistics[0]}")
     if entry.most_macs is not None and found.macs > entry.most_macs:
         faults.append(f"MACs over {entry.most_macs}")
     if any(ours != torchs for ours, torchs in found.counts):
         faults.append(f"MACs counted differently: {found.counts}")
-    if found.effect < 100 * TOLERANCE:
+    if found.effect < 100 * TOLERANCE and not entry.refused:
         faults.append("nothing dropped that matters")
     notes = [f"{len(found.warnings)} warnings"] if found.warnings else []
     notes += [f"{len(found.frozen)} frozen"] if found.frozen else []

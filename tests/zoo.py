@@ -69,6 +69,7 @@ class Entry:
             units; None where the architecture fixes many widths (transformers, feature pyramids).
         statistics: whether normalisations over channels (layer norm, group norm, standardised
             weights) make it inexact by nature.
+        refused: whether nothing of it can shrink, by nature.
         slow: left out of the ordinary test run.
     """
 
@@ -77,6 +78,7 @@ class Entry:
     size: int = 64
     most_macs: float | None = 0.35
     statistics: bool = False
+    refused: bool = False
     slow: bool = True
 
     @property
@@ -378,26 +380,30 @@ CLASSIFIER_OPTIONS: dict[str, dict[str, Any]] = {
 CLASSIFIER_SIZES = {"inception_v3": 299, "maxvit": 224, "vit_h_14": 56}  # the least they take
 TRANSFORMERS = ("maxvit", "swin", "vit")
 WITH_STATISTICS = (*TRANSFORMERS, "convnext")
+# After k shuffles the code takes 1/2^k of a stage's channels on: only so many can be units that
+# live and die freely, and eight shuffles leave one.
+SHUFFLED = {"shufflenet": 0.45}
 
 # timm: name, then what differs from a convolutional network with batch norm and inputs of 64 x 64
 CONVOLUTIONAL = _names("""
-    cs3darknet_focus_s cspresnet50 dla34 dla46x_c dpn68 ese_vovnet19b_slim fasternet_t0 ghostnet_100
-    ghostnetv2_100 hardcorenas_a hgnetv2_b0 hrnet_w18_small lcnet_050 lcnetv2_small
-    legacy_seresnet18 legacy_xception mixnet_s mobilenetv4_conv_small mobileone_s0 nasnetalarge
-    pnasnet5large regnety_002 repghostnet_050 repvgg_a0 res2net50_26w_4s resnest14d resnetv2_50
-    rexnet_100 selecsls42 skresnet18 starnet_s1 tresnet_m xception41
+    convmixer_768_32 cs3darknet_focus_s cspresnet50 dla34 dla46x_c dpn68 ese_vovnet19b_slim
+    fasternet_t0 fastvit_t8 ghostnet_100 ghostnetv2_100 hardcorenas_a hgnetv2_b0 hrnet_w18_small
+    lcnet_050 lcnetv2_small legacy_seresnet18 legacy_xception mixnet_s mobilenetv4_conv_small
+    mobileone_s0 nasnetalarge pnasnet5large regnety_002 repghostnet_100 repvgg_a0 repvit_m0_9
+    res2net50_26w_4s resnest14d resnetv2_50 rexnet_100 selecsls42 skresnet18 starnet_s1
+    swiftformer_xs tresnet_m xception41
 """)
 SMALL = {"img_size": 64}
 OTHERS: dict[str, dict[str, Any]] = {
     "inception_resnet_v2": {"size": 96},
     "inception_v4": {"size": 96},
-    # depthwise convolutions of 9 x 9 have most of the operations, and only halve
-    "convmixer_768_32": {"most_macs": 0.5},
     # attention by convolution along the channels: what it sees cannot shrink
     "ecaresnet26t": {"most_macs": None},
-    "nf_resnet26": {"statistics": True},
+    # weights standardised over what they read: no channel can go without changing all others
+    "nf_resnet26": {"most_macs": None, "refused": True},
     "gcresnet33ts": {"statistics": True},
-    "convnextv2_atto": {"statistics": True},
+    # response normalisation divides by the mean over the hidden channels
+    "convnextv2_atto": {"most_macs": None, "statistics": True},
     "inception_next_atto": {"statistics": True},
     "mambaout_femto": {"statistics": True},
     "rdnet_tiny": {"statistics": True},
@@ -406,13 +412,10 @@ OTHERS: dict[str, dict[str, Any]] = {
     "halonet26t": {"size": 256, "most_macs": None},
     "lambda_resnet26t": {"most_macs": None},
     "efficientvit_m0": {"size": 224, "most_macs": None},
-    "fastvit_t8": {"most_macs": None},
     "iformer_t": {"most_macs": None},
     "levit_128s": {"size": 224, "most_macs": None},
     "mobilenetv4_hybrid_medium": {"most_macs": None},
     "nextvit_small": {"most_macs": None},
-    "repvit_m0_9": {"most_macs": None},
-    "swiftformer_xs": {"most_macs": None},
     "visformer_tiny": {"most_macs": None, "options": SMALL},
     "resmlp_12_224": {"most_macs": None, "options": SMALL},
     "coatnet_nano_rw_224": {"size": 224, "most_macs": None, "statistics": True},
@@ -423,7 +426,7 @@ OTHERS: dict[str, dict[str, Any]] = {
     "focalnet_tiny_srf": {"most_macs": None, "statistics": True},
     "mixer_s32_224": {"most_macs": None, "statistics": True, "options": SMALL},
     "mobilevit_xxs": {"most_macs": None, "statistics": True},
-    "poolformer_s12": {"most_macs": None, "statistics": True},
+    "poolformer_s12": {"statistics": True},
     "pvt_v2_b0": {"most_macs": None, "statistics": True},
     "vit_tiny_patch16_224": {"most_macs": None, "statistics": True, "options": SMALL},
     "xcit_nano_12_p16_224": {"most_macs": None, "statistics": True},
@@ -455,7 +458,7 @@ def _classifier_entry(name: str) -> Entry:
         f"torchvision:{name}",
         partial(_classifier, name, _by_prefix(CLASSIFIER_OPTIONS, name, {})),
         size=_by_prefix(CLASSIFIER_SIZES, name, 64),
-        most_macs=None if name.startswith(TRANSFORMERS) else 0.35,
+        most_macs=None if name.startswith(TRANSFORMERS) else _by_prefix(SHUFFLED, name, 0.35),
         statistics=name.startswith(WITH_STATISTICS),
     )
 
