@@ -322,6 +322,11 @@ def _equal(a: Block, b: Block, shape: list[int]) -> bool:
         return False
 
 
+def explicable(failures: Sequence[Failure]) -> bool:
+    """Whether a cut that leaves one unit could fail like this and still compute the same."""
+    return all(failure.message != NUMBER for failure in failures)
+
+
 def suspects(failure: Failure, root: Labels, groups: Sequence[ChannelGroup]) -> list[ChannelGroup]:
     """Those of ``groups`` that a failure is most likely about; all of them if it does not say."""
     owners = {r: i for i, group in enumerate(groups) for r in group.roots.tolist()}

@@ -12,7 +12,7 @@ from torch import nn
 
 from rsprune.errors import InvalidParameterError, RsPruneWarning
 from rsprune.shadow import check_model, named_tensors
-from rsprune.structure.check import Failure, suspects
+from rsprune.structure.check import Failure, explicable, suspects
 from rsprune.structure.cut import (
     Traced,
     attribute_values,
@@ -70,7 +70,7 @@ def prune(
 def _failures(model: nn.Module, graph: ChannelGraph, alive: Labels) -> list[Failure]:
     traced = Traced(model, graph.arguments, graph.labels, graph.records, graph.real)
     failures = check_cut(traced, graph.root, alive, graph.attributes)
-    if failures and same_in_numbers(traced, alive, graph.attributes):
+    if failures and explicable(failures) and same_in_numbers(traced, alive, graph.attributes):
         return []
     return failures
 

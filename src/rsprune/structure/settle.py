@@ -13,7 +13,7 @@ from typing import NamedTuple
 import numpy as np
 from torch.nn.modules.batchnorm import _NormBase
 
-from rsprune.structure.check import NUMBER, Failure, suspects
+from rsprune.structure.check import NUMBER, Failure, explicable, suspects
 from rsprune.structure.cut import Attribute, Traced, check_cut, same_in_numbers
 from rsprune.structure.groups import ChannelGroup, form_groups
 from rsprune.structure.labels import Frozen, LabelStore
@@ -91,7 +91,7 @@ def _trials(search: _Search, root: Labels, cut: Sequence[ChannelGroup], seed: in
         return search.failures(root, cut, seed + 1) if _slices(search.traced) else []
     for parity in (seed, seed + 1):  # one cut may fit by chance
         failures = search.failures(root, cut, parity)
-        if failures and not search.same_in_numbers(root, cut, parity):
+        if failures and not (explicable(failures) and search.same_in_numbers(root, cut, parity)):
             return failures
     search.trusted.update(int(group.roots[0]) for group in cut if group.size <= 3)
     return []
@@ -173,6 +173,7 @@ def _untie(search: _Search, at: Place) -> None:
 
 def _proposals(search: _Search, failure: Failure) -> Iterator[tuple[Attribute, ...]]:
     """Attributes to update: those for all widths that the operator was given, then single ones."""
+    yield from _lists(search, failure)
     wanted = [full for full in failure.widths if full in failure.numbers or not failure.numbers]
     held = [own for full in wanted if (own := list(_holders(search, failure, full)))]
     if len(held) > 1:
@@ -180,6 +181,20 @@ def _proposals(search: _Search, failure: Failure) -> Iterator[tuple[Attribute, .
     for own in held:
         for attribute in own:
             yield (attribute,)
+
+
+def _lists(search: _Search, failure: Failure) -> Iterator[tuple[Attribute, ...]]:
+    """Lists that hold the sizes into which the operator splits its input."""
+    steps = search.traced.records[failure.record].steps
+    shapes = steps[failure.step].shapes if failure.step < len(steps) else ()
+    owner = failure.module
+    for name, value in vars(search.traced.model.get_submodule(owner)).items():
+        if not isinstance(value, list | tuple) or len(value) != len(shapes) or len(shapes) < 2:
+            continue
+        for dim in range(len(shapes[0])):
+            if list(value) == [shape[dim] for shape in shapes]:
+                at = (failure.record, failure.step)
+                yield tuple(Attribute(owner, name, k, *at, k, dim) for k in range(len(value)))
 
 
 def _holders(search: _Search, failure: Failure, full: int) -> Iterator[Attribute]:
