@@ -237,6 +237,18 @@ class Observer(TorchDispatchMode):
         """Called after every operator."""
 
 
+_aten = torch.ops.aten
+_IN_PLACE = {
+    _aten.relu_.default, _aten.hardswish_.default, _aten.silu_.default, _aten.hardtanh_.default,
+    _aten.hardsigmoid_.default, _aten.sigmoid_.default, _aten.leaky_relu_.default,
+}  # fmt: skip
+_KEEP_SHAPE = _IN_PLACE | {
+    _aten.native_batch_norm.default, _aten.relu.default, _aten.hardswish.default,
+    _aten.silu.default, _aten.hardtanh.default, _aten.hardsigmoid.default, _aten.sigmoid.default,
+    _aten.leaky_relu.default, _aten.gelu.default,
+}  # fmt: skip
+
+
 def tensors_among(args: Iterable[Any], kwargs: Mapping[str, Any]) -> list[Tensor]:
     """The tensors among the arguments of an operator."""
     found: list[Tensor] = []
@@ -250,9 +262,11 @@ def tensors_among(args: Iterable[Any], kwargs: Mapping[str, Any]) -> list[Tensor
 
 def execute(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
     """Run an operator; constants that Python code made on the fly go where the data is."""
-    if func is torch.ops.aten.native_batch_norm.default and args[0].is_meta:
-        # torch's own way of finding these shapes takes a third of a millisecond
-        return torch.empty_like(args[0]), args[0].new_empty(0), args[0].new_empty(0)
+    if func in _KEEP_SHAPE and args[0].is_meta:
+        # torch's own way of finding these shapes takes up to two milliseconds
+        if func is _aten.native_batch_norm.default:
+            return torch.empty_like(args[0]), args[0].new_empty(0), args[0].new_empty(0)
+        return args[0] if func in _IN_PLACE else torch.empty_like(args[0])
     tensors = tensors_among(args, kwargs)
     on_meta = sum(tensor.is_meta for tensor in tensors)
     if 0 < on_meta < len(tensors):

@@ -10,7 +10,7 @@ import numpy as np
 import torch
 from torch import nn
 
-from rsprune.errors import InvalidParameterError, RsPruneWarning
+from rsprune.errors import InvalidParameterError, RsPruneWarning, TraceError
 from rsprune.shadow import check_model, named_tensors
 from rsprune.structure.check import Failure, explicable, suspects
 from rsprune.structure.cut import (
@@ -50,6 +50,8 @@ def prune(
     _check_optimizer(model, optimizer)
     alive = alive_labels(graph, units)
     while failures := _failures(model, graph, alive):
+        if not units:
+            raise TraceError(f"The model does not run twice alike: {failures[0]}")
         cut = [graph[name] for name in units]
         names = [group.name for group in suspects(failures[0], graph.root, cut)]
         warnings.warn(
@@ -69,6 +71,8 @@ def prune(
 
 def _failures(model: nn.Module, graph: ChannelGraph, alive: Labels) -> list[Failure]:
     traced = Traced(model, graph.arguments, graph.labels, graph.records, graph.real)
+    if all(record.agnostic for record in graph.records):
+        return []  # no code could hold a width
     failures = check_cut(traced, graph.root, alive, graph.attributes)
     if failures and explicable(failures) and same_in_numbers(traced, alive, graph.attributes):
         return []

@@ -13,6 +13,7 @@ from typing import NamedTuple
 import numpy as np
 from torch.nn.modules.batchnorm import _NormBase
 
+from rsprune.errors import TraceError
 from rsprune.structure.check import NUMBER, Failure, explicable, suspects
 from rsprune.structure.cut import Attribute, Traced, check_cut, same_in_numbers
 from rsprune.structure.groups import ChannelGroup, form_groups
@@ -64,10 +65,14 @@ def settle(traced: Traced, store: LabelStore) -> Settled:
     for round_ in range(_ROUNDS):
         root = store.roots()
         groups = form_groups(traced.labels, root, store.frozen_roots(root))
+        if all(record.agnostic for record in traced.records):
+            return Settled(groups, root, ())
         cut = [g for g in groups if g.prunable and int(g.roots[0]) not in search.trusted]
         failures = _trials(search, root, cut, round_)
         if not failures:
             return Settled(groups, root, tuple(search.held))
+        if not cut:
+            raise TraceError(f"The model does not run twice alike: {failures[0]}")
         _withdraw(search, failures)
         first = list({failure.module: failure for failure in reversed(failures)}.values())
         mended = [round_ < _PATIENT and _mended(search, failure, root) for failure in first]
@@ -252,7 +257,7 @@ def _narrowed(
     search: _Search, failure: Failure, root: Labels, groups: Sequence[ChannelGroup], seed: int
 ) -> Sequence[ChannelGroup]:
     """Those of ``groups`` that fail at the same place without the others, found by halving."""
-    if len(groups) == 1:
+    if len(groups) <= 1:
         return groups
     found: list[ChannelGroup] = []
     middle = len(groups) // 2

@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 from torch import nn
+from torch.nn.modules.dropout import _DropoutNd
 
 from rsprune.errors import RsPruneWarning, TraceError
 from rsprune.shadow import (
@@ -25,7 +26,14 @@ from rsprune.structure.groups import ChannelGraph
 from rsprune.structure.labels import Frozen, LabelStore
 from rsprune.structure.layout import Labels
 from rsprune.structure.settle import Settled, settle
-from rsprune.structure.tracer import Record, TensorLabels, Tracer, label_tensors, tensors_in
+from rsprune.structure.tracer import (
+    Lister,
+    Record,
+    TensorLabels,
+    Tracer,
+    label_tensors,
+    tensors_in,
+)
 
 
 def trace(model: nn.Module, example_inputs: Any) -> ChannelGraph:
@@ -57,7 +65,8 @@ def _trace(model: nn.Module, arguments: Arguments, *, real: bool) -> ChannelGrap
     tracer = Tracer(shadow, labels, store)
     records = [_run(tracer, model, arguments, training=False)]
     try:
-        records.append(_run(tracer, model, arguments, training=True))
+        if not _trains_alike(shadow, records[0]):
+            records.append(_run(tracer, model, arguments, training=True))
     except TraceError as error:
         warnings.warn(f"only evaluation mode was traced: {error}", RsPruneWarning, stacklevel=3)
     known = len(store.frozen)
@@ -77,6 +86,21 @@ def _trace(model: nn.Module, arguments: Arguments, *, real: bool) -> ChannelGrap
         real=real,
         attributes=settled.attributes,
     )
+
+
+def _trains_alike(shadow: Shadow, record: Record) -> bool:
+    """Whether training runs the same operators as evaluation, but for dropout and counters."""
+    lister = Lister(shadow)
+    try:
+        shadow.run(lister, training=True)
+    except Exception:  # the run that is traced says what is wrong
+        return False
+    dropouts = {name for name, m in shadow.model.named_modules() if isinstance(m, _DropoutNd)}
+    runs = [
+        [entry for entry in listing if entry is not None and entry[1] not in dropouts]
+        for listing in (record.listing, lister.listing)
+    ]
+    return runs[0] == runs[1]
 
 
 def _over_prunable(noted: Sequence[tuple[str, Labels]], settled: Settled) -> tuple[str, ...]:

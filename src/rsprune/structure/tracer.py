@@ -7,6 +7,7 @@ from dataclasses import dataclass, field, fields, is_dataclass
 from typing import Any, NamedTuple
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.nn.modules.conv import _ConvNd
 from torch.overrides import TorchFunctionMode
@@ -22,6 +23,21 @@ _FLOW = "_rsprune_flow"
 # whether torch copies depends on strides, which change with widths
 _COPIES = {"clone", "alias", "detach", "contiguous"}
 _LEAVES_TORCH = {Tensor.numpy, Tensor.tolist, Tensor.item, Tensor.__array__, Tensor.__dlpack__}
+
+# Functions that do the same for any number of channels. Code that calls nothing else, and so never
+# asks for a size or gives one, cannot hold a width.
+_CONVOLUTIONS = {F.conv1d, F.conv2d, F.conv3d, F.conv_transpose2d, torch.conv2d}
+_ARITHMETIC = {
+    torch.add, torch.mul, Tensor.add, Tensor.add_, Tensor.mul, Tensor.__add__, Tensor.__iadd__,
+    Tensor.__mul__, Tensor.__radd__, Tensor.__rmul__,
+}  # fmt: skip
+_AGNOSTIC = _CONVOLUTIONS | _ARITHMETIC | {
+    F.batch_norm, F.linear, F.relu, F.relu6, F.hardswish, F.hardsigmoid, F.silu, F.gelu, F.elu,
+    F.leaky_relu, F.hardtanh, F.dropout, F.max_pool2d, F.avg_pool2d, F.adaptive_avg_pool2d,
+    F.max_pool2d_with_indices, torch.relu, torch.relu_, torch.sigmoid, torch.cat, torch.flatten,
+    torch.tanh, torch.mean, torch.concat, Tensor.flatten, Tensor.mean, Tensor.relu, Tensor.relu_,
+    Tensor.sigmoid, Tensor.tanh, Tensor.dim,
+}  # fmt: skip
 
 TensorLabels = dict[str, dict[int, Labels]]  # for every parameter and buffer, labels by dimension
 
@@ -73,6 +89,28 @@ class Record:
     training: bool
     steps: list[Step] = field(default_factory=list)
     entered: dict[str, tuple[Layout, ...]] = field(default_factory=dict)  # by module, its inputs
+    agnostic: bool = True  # no code looked at a size or gave one
+    listing: list[tuple[Any, str] | None] = field(default_factory=list)
+
+
+def listed(func: Any, outputs: list[Tensor], module: str) -> tuple[Any, str] | None:
+    """An operator and its module, to compare runs; None for counters, which only training moves."""
+    return (func, module) if outputs[0].is_floating_point() else None
+
+
+class Lister(Observer):
+    """Lists the operators that a shadow runs, without carrying labels."""
+
+    def __init__(self, shadow: Shadow) -> None:
+        super().__init__()
+        self.shadow = shadow
+        self.listing: list[tuple[Any, str] | None] = []
+
+    def observe(self, func: Any, _args: Any, _kwargs: Any, out: Any) -> None:
+        """List the operator."""
+        outputs = tensors_among((out,), {})
+        if outputs:
+            self.listing.append(listed(func, outputs, self.shadow.stack[-1]))
 
 
 class Tracer(Observer):
@@ -89,7 +127,8 @@ class Tracer(Observer):
             blocks = tuple(Block((d,), own, zero=True) for d, own in labels[name].items())
             self.write(tensor, Layout(blocks))
             setattr(tensor, _FLOW, Flow(tensors=frozenset([name])))
-        for name, module in shadow.model.named_modules():
+        self._modules = dict(shadow.model.named_modules())
+        for name, module in self._modules.items():
             module.register_forward_pre_hook(self._enter(name), with_kwargs=True)
 
     def _enter(self, name: str) -> Any:
@@ -135,6 +174,7 @@ class Tracer(Observer):
         outputs = tensors_among((out,), {})
         if not outputs:
             return
+        self.record.listing.append(listed(func, outputs, self.module))
         name, rule = find_rule(func)
         target = args[0] if name.endswith("_") and args and isinstance(args[0], Tensor) else None
         before = None if target is None else self.read(target)
@@ -220,12 +260,19 @@ class Tracer(Observer):
 
     def function(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         """Run a function of torch; most fall apart into operators."""
+        self.record.agnostic &= func in _AGNOSTIC and self._has_no_width(func, args)
         if func in _LEAVES_TORCH and isinstance(args[0], Tensor):
             for block in self.read(args[0]).blocks:
                 why = Frozen(func.__name__, self.module, "its values leave torch")
                 self.store.freeze(block.labels, why)
         rule = FUNCTIONS.get(func)
         return func(*args, **kwargs) if rule is None else self.whole(rule, func, args, kwargs)
+
+    def _has_no_width(self, func: Any, args: tuple[Any, ...]) -> bool:
+        """Whether the numbers that a function is given cannot be made of a width."""
+        if func in _CONVOLUTIONS:  # torch's own modules hold the number of groups, and are updated
+            return isinstance(self._modules.get(self.module), _ConvNd)
+        return func not in _ARITHMETIC or all(isinstance(a, Tensor) for a in args)
 
     def whole(self, rule: Any, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         """Run a function that is recognised whole, without looking at its operators."""
@@ -265,12 +312,14 @@ def _joined(tensors: list[Tensor]) -> Flow:
 
 
 def _numbers(args: tuple[Any, ...]) -> tuple[float, ...]:
-    single = [
-        a.item() if isinstance(a, Tensor) else a
-        for a in args
-        if isinstance(a, int | float) or (isinstance(a, Tensor) and a.dim() == 0 and not a.is_meta)
-    ]
-    return tuple(single)
+    """The numbers among the operands, in tensors of no dimension too, but not counters."""
+    found = []
+    for value in args:
+        if isinstance(value, int | float):
+            found.append(value)
+        elif isinstance(value, Tensor) and value.dim() == 0 and not value.is_meta:
+            found += [value.item()] if value.is_floating_point() else []
+    return tuple(found)
 
 
 def _storage(tensor: Tensor) -> int:

@@ -38,9 +38,8 @@ def _along(call: Call, tensor: Tensor, dim: int, ndim: int) -> Operand:
 def batch_norm(call: Call) -> None:
     """Statistics per channel, over everything else."""
     x, weight, bias, mean, var = call.args[:5]
-    training = bool(call.args[5]) if "no_training" not in call.name else False
     layout = call.read(x)
-    if training:
+    if len(layout.blocks) > 1 or (layout.blocks and layout.blocks[0].dims != (1,)):
         others = [d for d in range(x.dim()) if d != 1]
         layout = mixed(call, x, others, "statistics run over it", zero=True)
     scale = [_along(call, t, 1, x.dim()) for t in (weight, bias) if t is not None]
