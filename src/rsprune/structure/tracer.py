@@ -36,7 +36,7 @@ _AGNOSTIC = _CONVOLUTIONS | _ARITHMETIC | {
     F.leaky_relu, F.hardtanh, F.dropout, F.max_pool2d, F.avg_pool2d, F.adaptive_avg_pool2d,
     F.max_pool2d_with_indices, torch.relu, torch.relu_, torch.sigmoid, torch.cat, torch.flatten,
     torch.tanh, torch.mean, torch.concat, Tensor.flatten, Tensor.mean, Tensor.relu, Tensor.relu_,
-    Tensor.sigmoid, Tensor.tanh, Tensor.dim,
+    Tensor.sigmoid, Tensor.tanh, Tensor.dim, torch._C._set_grad_enabled,
 }  # fmt: skip
 
 TensorLabels = dict[str, dict[int, Labels]]  # for every parameter and buffer, labels by dimension
