@@ -28,6 +28,7 @@ from rsprune.structure.layout import Labels
 from rsprune.structure.settle import Settled, settle
 from rsprune.structure.tracer import (
     Lister,
+    Listing,
     Record,
     TensorLabels,
     Tracer,
@@ -92,15 +93,15 @@ def _trains_alike(shadow: Shadow, record: Record) -> bool:
     """Whether training runs the same operators as evaluation, but for dropout and counters."""
     lister = Lister(shadow)
     try:
-        shadow.run(lister, training=True)
+        outputs = shadow.run(lister, training=True)
     except Exception:  # the run that is traced says what is wrong
         return False
     dropouts = {name for name, m in shadow.model.named_modules() if isinstance(m, _DropoutNd)}
     runs = [
-        [entry for entry in listing if entry is not None and entry[1] not in dropouts]
+        [entry for entry in listing.entries if entry[1] not in dropouts]
         for listing in (record.listing, lister.listing)
     ]
-    return runs[0] == runs[1]
+    return runs[0] == runs[1] and Listing.sources(outputs) == record.sources
 
 
 def _over_prunable(noted: Sequence[tuple[str, Labels]], settled: Settled) -> tuple[str, ...]:

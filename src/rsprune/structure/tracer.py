@@ -20,6 +20,7 @@ from rsprune.structure.rules import FUNCTIONS, Call, find_rule
 _LAYOUT = "_rsprune_layout"
 _DEBTS = "_rsprune_debts"
 _FLOW = "_rsprune_flow"
+_SOURCE = "_rsprune_source"
 # whether torch copies depends on strides, which change with widths
 _COPIES = {"clone", "alias", "detach", "contiguous"}
 _LEAVES_TORCH = {Tensor.numpy, Tensor.tolist, Tensor.item, Tensor.__array__, Tensor.__dlpack__}
@@ -82,6 +83,28 @@ class Step(NamedTuple):
     flow: Flow
 
 
+class Listing:
+    """The operators of a run in order, to compare it with another."""
+
+    def __init__(self) -> None:
+        self.entries: list[tuple[Any, str]] = []
+        self._seen: dict[tuple[Any, str], int] = {}
+
+    def add(self, func: Any, outputs: list[Tensor], module: str) -> None:
+        """List an operator, unless it moves a counter, as only training does."""
+        if outputs[0].is_floating_point():
+            entry = (func, module)
+            self.entries.append(entry)
+            self._seen[entry] = self._seen.get(entry, 0) + 1
+            for tensor in outputs:
+                setattr(tensor, _SOURCE, (entry, self._seen[entry]))
+
+    @staticmethod
+    def sources(outputs: Any) -> list[Any]:
+        """Which operators made the outputs of a run."""
+        return [getattr(tensor, _SOURCE, None) for tensor in tensors_in(outputs)]
+
+
 @dataclass(eq=False)
 class Record:
     """One run of a model."""
@@ -90,12 +113,8 @@ class Record:
     steps: list[Step] = field(default_factory=list)
     entered: dict[str, tuple[Layout, ...]] = field(default_factory=dict)  # by module, its inputs
     agnostic: bool = True  # no code looked at a size or gave one
-    listing: list[tuple[Any, str] | None] = field(default_factory=list)
-
-
-def listed(func: Any, outputs: list[Tensor], module: str) -> tuple[Any, str] | None:
-    """An operator and its module, to compare runs; None for counters, which only training moves."""
-    return (func, module) if outputs[0].is_floating_point() else None
+    listing: Listing = field(default_factory=Listing)
+    sources: list[Any] = field(default_factory=list)  # which operators made the outputs
 
 
 class Lister(Observer):
@@ -104,13 +123,13 @@ class Lister(Observer):
     def __init__(self, shadow: Shadow) -> None:
         super().__init__()
         self.shadow = shadow
-        self.listing: list[tuple[Any, str] | None] = []
+        self.listing = Listing()
 
     def observe(self, func: Any, _args: Any, _kwargs: Any, out: Any) -> None:
         """List the operator."""
         outputs = tensors_among((out,), {})
         if outputs:
-            self.listing.append(listed(func, outputs, self.shadow.stack[-1]))
+            self.listing.add(func, outputs, self.shadow.stack[-1] if self.shadow.stack else "")
 
 
 class Tracer(Observer):
@@ -144,7 +163,9 @@ class Tracer(Observer):
         for tensor in tensors_in(self.shadow.arguments):
             setattr(tensor, _FLOW, Flow(frozenset([-1])))
         with _WholeFunctions(self):
-            return self.shadow.run(self, training=training)
+            outputs = self.shadow.run(self, training=training)
+        self.record.sources = Listing.sources(outputs)
+        return outputs
 
     @property
     def module(self) -> str:
@@ -174,7 +195,7 @@ class Tracer(Observer):
         outputs = tensors_among((out,), {})
         if not outputs:
             return
-        self.record.listing.append(listed(func, outputs, self.module))
+        self.record.listing.add(func, outputs, self.module)
         name, rule = find_rule(func)
         target = args[0] if name.endswith("_") and args and isinstance(args[0], Tensor) else None
         before = None if target is None else self.read(target)

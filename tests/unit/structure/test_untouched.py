@@ -398,8 +398,8 @@ def test_a_module_at_two_places_stays_one() -> None:
 # -- optimizers ---------------------------------------------------------------------------------
 
 OPTIMIZERS: dict[str, Callable[[Any], torch.optim.Optimizer]] = {
-    "sgd": lambda params: torch.optim.SGD(params, 0.1, momentum=0.9, weight_decay=1e-3),
-    "nesterov": lambda params: torch.optim.SGD(params, 0.1, momentum=0.9, nesterov=True),
+    "sgd": lambda params: torch.optim.SGD(params, 1e-4, momentum=0.9, weight_decay=1e-3),
+    "nesterov": lambda params: torch.optim.SGD(params, 1e-4, momentum=0.9, nesterov=True),
     "adam": lambda params: torch.optim.Adam(params, 1e-2),
     "amsgrad": lambda params: torch.optim.AdamW(params, 1e-2, amsgrad=True),
     "rmsprop": lambda params: torch.optim.RMSprop(params, 1e-3, momentum=0.9, centered=True),
