@@ -69,7 +69,8 @@ def _keywords(model: nn.Module) -> set[str] | None:
 def named_tensors(model: nn.Module) -> dict[str, Tensor]:
     """All parameters and buffers by name, each once, under its first name."""
     found: dict[str, Tensor] = dict(model.named_parameters())
-    found.update(model.named_buffers())
+    known = set(map(id, found.values()))
+    found.update({name: t for name, t in model.named_buffers() if id(t) not in known})
     return found
 
 
@@ -147,7 +148,9 @@ def _copied(value: Any, memo: dict[int, Any]) -> Any:
     if type(value) is OrderedDict and not value:
         return OrderedDict()
     if type(value) is dict:
-        return {key: _copied(entry, memo) for key, entry in value.items()}
+        new = memo[id(value)] = {}
+        new.update({key: _copied(entry, memo) for key, entry in value.items()})
+        return new
     return copy.deepcopy(value, memo)
 
 

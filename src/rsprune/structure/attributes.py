@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+import os
+import sys
+from collections.abc import Callable
 from typing import Any
 
+import torch
 from torch import nn
 from torch.nn.modules.batchnorm import _NormBase
 from torch.nn.modules.conv import _ConvNd, _ConvTransposeNd
@@ -59,6 +63,32 @@ def _attention(module: nn.MultiheadAttention) -> dict[str, Any]:
     assert module.k_proj_weight is not None
     assert module.v_proj_weight is not None
     return found | {"kdim": module.k_proj_weight.shape[1], "vdim": module.v_proj_weight.shape[1]}
+
+
+def watch_widths(model: nn.Module, notice: Callable[[], None]) -> None:
+    """Call ``notice`` whenever code outside torch reads an attribute that ``resize`` would change.
+
+    The modules of ``model`` get classes of their own for that.
+    """
+    torchs = os.path.dirname(torch.__file__) + os.sep
+    classes: dict[tuple[type, tuple[str, ...]], type] = {}
+
+    def watched(name: str) -> property:
+        def read(module: nn.Module) -> Any:
+            if not sys._getframe(1).f_code.co_filename.startswith(torchs):
+                notice()
+            return vars(module)[name]
+
+        return property(read, lambda module, value: vars(module).update({name: value}))
+
+    for module in list(model.modules()):
+        names = tuple(name for name in widths(module) if name in vars(module))
+        kind = type(module)
+        if names:
+            if (kind, names) not in classes:
+                fields = {name: watched(name) for name in names} | {"__module__": kind.__module__}
+                classes[kind, names] = type(kind.__name__, (kind,), fields)
+            module.__class__ = classes[kind, names]
 
 
 def resize(model: nn.Module) -> None:

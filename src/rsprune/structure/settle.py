@@ -43,6 +43,7 @@ class _Search:
     tried: set[object] = field(default_factory=set)
     trusted: set[int] = field(default_factory=set)  # first representatives of groups
     always: list[Attribute] = field(default_factory=list)
+    budget: int = 30  # how often to halve, since every time the model is run
 
     @property
     def held(self) -> list[Attribute]:
@@ -65,8 +66,8 @@ def settle(traced: Traced, store: LabelStore) -> Settled:
     for round_ in range(_ROUNDS):
         root = store.roots()
         groups = form_groups(traced.labels, root, store.frozen_roots(root))
-        if all(record.agnostic for record in traced.records):
-            return Settled(groups, root, ())
+        if all(record.agnostic for record in traced.records):  # no code could hold a width
+            return Settled(groups, root, tuple(search.always))
         cut = [g for g in groups if g.prunable and int(g.roots[0]) not in search.trusted]
         failures = _trials(search, root, cut, round_)
         if not failures:
@@ -79,7 +80,7 @@ def settle(traced: Traced, store: LabelStore) -> Settled:
         if not any(mended):
             for failure in first:
                 _give_up(search, failure, root, cut, round_)
-    raise AssertionError("every round mends, trusts or freezes something, so there is an end")
+    raise TraceError("No cut of the model was found that runs as before; please report this.")
 
 
 def _trials(search: _Search, root: Labels, cut: Sequence[ChannelGroup], seed: int) -> list[Failure]:
@@ -257,7 +258,8 @@ def _narrowed(
     search: _Search, failure: Failure, root: Labels, groups: Sequence[ChannelGroup], seed: int
 ) -> Sequence[ChannelGroup]:
     """Those of ``groups`` that fail at the same place without the others, found by halving."""
-    if len(groups) <= 1:
+    search.budget -= 1
+    if len(groups) <= 1 or search.budget < 0:
         return groups
     found: list[ChannelGroup] = []
     middle = len(groups) // 2

@@ -32,6 +32,7 @@ from rsprune.structure.tracer import (
     Record,
     TensorLabels,
     Tracer,
+    is_given,
     label_tensors,
     tensors_in,
 )
@@ -70,6 +71,10 @@ def _trace(model: nn.Module, arguments: Arguments, *, real: bool) -> ChannelGrap
             records.append(_run(tracer, model, arguments, training=True))
     except TraceError as error:
         warnings.warn(f"only evaluation mode was traced: {error}", RsPruneWarning, stacklevel=3)
+    used = frozenset[str]().union(*(step.flow.tensors for r in records for step in r.steps))
+    for name, dims in labels.items():
+        for own in dims.values() if name not in used else ():
+            store.freeze(own, Frozen("", "", "is not used by forward"))
     known = len(store.frozen)
     settled = settle(Traced(model, arguments, labels, records, real), store)
     reasons = [why for _, why in store.frozen]
@@ -119,7 +124,12 @@ def _run(tracer: Tracer, model: nn.Module, arguments: Arguments, *, training: bo
     except Exception as error:
         mode = "training" if training else "evaluation"
         raise TraceError(f"In {mode} mode, {explain(error, model, arguments)}") from error
-    for tensor in tensors_in(outputs):
+    for tensor, source in zip(tensors_in(outputs), tracer.record.sources, strict=True):
+        if source is None and tensor.is_floating_point() and not is_given(tensor):
+            raise TraceError(
+                f"An output of {type(model).__name__} was made by code that cannot be followed; "
+                "it comes out of no operator of torch."
+            )
         for block in tracer.read(tensor).blocks:
             tracer.store.freeze(block.labels, Frozen("", "", "is an output of the model"))
     return tracer.record

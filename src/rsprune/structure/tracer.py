@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, fields, is_dataclass
 from typing import Any, NamedTuple
 
@@ -13,6 +13,7 @@ from torch.nn.modules.conv import _ConvNd
 from torch.overrides import TorchFunctionMode
 
 from rsprune.shadow import Observer, Shadow, tensors_among
+from rsprune.structure.attributes import watch_widths
 from rsprune.structure.labels import Frozen, LabelStore
 from rsprune.structure.layout import NOTHING, Block, Labels, Layout
 from rsprune.structure.rules import FUNCTIONS, Call, find_rule
@@ -21,8 +22,20 @@ _LAYOUT = "_rsprune_layout"
 _DEBTS = "_rsprune_debts"
 _FLOW = "_rsprune_flow"
 _SOURCE = "_rsprune_source"
+_NAME = "_rsprune_name"
+# operators that are given sizes, numbers of groups and places rather than numbers to compute with
+_SIZED = {
+    "_reshape_alias", "_unsafe_view", "arange", "as_strided", "bernoulli", "channel_shuffle",
+    "constant_pad_nd", "convolution", "empty", "empty_strided", "expand", "eye", "flatten",
+    "index", "linspace", "narrow", "native_channel_shuffle", "native_group_norm",
+    "native_layer_norm", "new_empty", "new_empty_strided", "new_ones", "new_zeros", "normal",
+    "ones", "permute", "pixel_shuffle", "pixel_unshuffle", "rand", "randn", "randperm", "repeat",
+    "reshape", "roll", "select", "slice", "split", "split_with_sizes", "squeeze", "transpose",
+    "unbind", "unflatten", "uniform", "unsqueeze", "view", "zeros",
+}  # fmt: skip
 # whether torch copies depends on strides, which change with widths
 _COPIES = {"clone", "alias", "detach", "contiguous"}
+_READS_VALUES = {"aten::_local_scalar_dense", "aten::equal", "aten::is_nonzero", "aten::allclose"}
 _LEAVES_TORCH = {Tensor.numpy, Tensor.tolist, Tensor.item, Tensor.__array__, Tensor.__dlpack__}
 
 # Functions that do the same for any number of channels. Code that calls nothing else, and so never
@@ -87,13 +100,14 @@ class Listing:
     """The operators of a run in order, to compare it with another."""
 
     def __init__(self) -> None:
-        self.entries: list[tuple[Any, str]] = []
-        self._seen: dict[tuple[Any, str], int] = {}
+        self.entries: list[tuple[Any, ...]] = []
+        self._seen: dict[tuple[Any, ...], int] = {}
 
-    def add(self, func: Any, outputs: list[Tensor], module: str) -> None:
+    def add(self, func: Any, args: Any, outputs: list[Tensor], module: str) -> None:
         """List an operator, unless it moves a counter, as only training does."""
         if outputs[0].is_floating_point():
-            entry = (func, module)
+            named = [getattr(t, _NAME, None) for t in tensors_among(args, {})]
+            entry = (func, module, *named)
             self.entries.append(entry)
             self._seen[entry] = self._seen.get(entry, 0) + 1
             for tensor in outputs:
@@ -125,11 +139,13 @@ class Lister(Observer):
         self.shadow = shadow
         self.listing = Listing()
 
-    def observe(self, func: Any, _args: Any, _kwargs: Any, out: Any) -> None:
+    def observe(self, func: Any, args: Any, _kwargs: Any, out: Any) -> None:
         """List the operator."""
         outputs = tensors_among((out,), {})
         if outputs:
-            self.listing.add(func, outputs, self.shadow.stack[-1] if self.shadow.stack else "")
+            self.listing.add(
+                func, args, outputs, self.shadow.stack[-1] if self.shadow.stack else ""
+            )
 
 
 class Tracer(Observer):
@@ -146,9 +162,14 @@ class Tracer(Observer):
             blocks = tuple(Block((d,), own, zero=True) for d, own in labels[name].items())
             self.write(tensor, Layout(blocks))
             setattr(tensor, _FLOW, Flow(tensors=frozenset([name])))
+            setattr(tensor, _NAME, name)
         self._modules = dict(shadow.model.named_modules())
+        watch_widths(shadow.model, self._looked_at_a_width)
         for name, module in self._modules.items():
             module.register_forward_pre_hook(self._enter(name), with_kwargs=True)
+
+    def _looked_at_a_width(self) -> None:
+        self.record.agnostic = False
 
     def _enter(self, name: str) -> Any:
         def hook(_: nn.Module, args: Any, kwargs: Any) -> None:
@@ -193,9 +214,16 @@ class Tracer(Observer):
         if self._suspended:
             return
         outputs = tensors_among((out,), {})
+        leaves = not outputs and func._schema.name in _READS_VALUES
+        if leaves or isinstance(kwargs.get("out"), Tensor):
+            reason = "its values leave torch" if leaves else "writes into a tensor it is given"
+            why = Frozen(func._schema.name, self.module, reason)
+            for tensor in tensors_among(args, kwargs):
+                for block in self.read(tensor).blocks:
+                    self.store.freeze(block.labels, why)
         if not outputs:
             return
-        self.record.listing.add(func, outputs, self.module)
+        self.record.listing.add(func, args, outputs, self.module)
         name, rule = find_rule(func)
         target = args[0] if name.endswith("_") and args and isinstance(args[0], Tensor) else None
         before = None if target is None else self.read(target)
@@ -204,7 +232,10 @@ class Tracer(Observer):
         self._apply(name, rule, args, kwargs, out, outputs)
         if target is not None and before is not None:
             self._wrote(name, target, before)
-        numbers = _numbers(args) if torch.Tag.pointwise in func.tags else ()
+        numbers = _numbers(name, args, kwargs, tensors=not self.shadow.real)
+        if torch.Tag.pointwise not in func.tags and name.rstrip("_") not in _SIZED:
+            pairs = zip(given, inputs, strict=True)  # a sum over equal entries knows how many
+            numbers += tuple(t.shape[d] for t, own in pairs for d in sorted(own.free))
         self._log(name, outputs, inputs, _joined(given), numbers)
 
     def _apply(
@@ -292,7 +323,7 @@ class Tracer(Observer):
     def _has_no_width(self, func: Any, args: tuple[Any, ...]) -> bool:
         """Whether the numbers that a function is given cannot be made of a width."""
         if func in _CONVOLUTIONS:  # torch's own modules hold the number of groups, and are updated
-            return isinstance(self._modules.get(self.module), _ConvNd)
+            return type(self._modules.get(self.module)).__module__.startswith("torch.nn.")
         return func not in _ARITHMETIC or all(isinstance(a, Tensor) for a in args)
 
     def whole(self, rule: Any, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
@@ -322,6 +353,11 @@ class _WholeFunctions(TorchFunctionMode):
         return self.tracer.function(func, args, kwargs or {})
 
 
+def is_given(tensor: Tensor) -> bool:
+    """Whether a tensor is an input or a parameter rather than made by an operator."""
+    return hasattr(tensor, _FLOW)
+
+
 def _joined(tensors: list[Tensor]) -> Flow:
     flows: list[Flow] = [getattr(tensor, _FLOW, Flow()) for tensor in tensors]
     if len(flows) == 1:
@@ -332,14 +368,26 @@ def _joined(tensors: list[Tensor]) -> Flow:
     )
 
 
-def _numbers(args: tuple[Any, ...]) -> tuple[float, ...]:
-    """The numbers among the operands, in tensors of no dimension too, but not counters."""
-    found = []
-    for value in args:
-        if isinstance(value, int | float):
-            found.append(value)
-        elif isinstance(value, Tensor) and value.dim() == 0 and not value.is_meta:
-            found += [value.item()] if value.is_floating_point() else []
+def _numbers(
+    name: str, args: Sequence[Any], kwargs: Mapping[str, Any], *, tensors: bool
+) -> tuple[float, ...]:
+    """The numbers an operator computes with: they must not depend on a width.
+
+    Small constant tensors count too, unless ``tensors`` is false; sizes and counters do not.
+    """
+    if name.rstrip("_") in _SIZED:
+        return ()
+    if name.rstrip("_") in ("full", "new_full", "full_like", "fill"):
+        args = [args[2] if name == "new_full" else args[1]]
+    found: list[float] = []
+    for value in (*args, *kwargs.values()):
+        entries = value if isinstance(value, list | tuple) else (value,)
+        for entry in entries:
+            if isinstance(entry, int | float):
+                found.append(entry)
+            elif tensors and isinstance(entry, Tensor) and not entry.is_meta:
+                if entry.is_floating_point() and entry.numel() <= 64:
+                    found.extend(entry.flatten().tolist())
     return tuple(found)
 
 

@@ -523,7 +523,7 @@ def test_scheduler_goes_on() -> None:
     slim, _, _ = prune_half(model, x, optimizer=optimizer)
     step(slim, optimizer, x)
     scheduler.step()
-    assert optimizer.param_groups[0]["lr"] == pytest.approx(0.05)
+    assert optimizer.param_groups[0]["lr"] == pytest.approx(5e-5)
 
 
 def test_optimizer_is_left_alone_when_pruning_fails() -> None:

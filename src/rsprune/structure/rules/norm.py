@@ -15,12 +15,22 @@ from rsprune.structure.rules.registry import FUNCTIONS, Call, rule
 
 
 def _affine(
-    call: Call, shape: Sequence[int], layout: Layout, parameters: list[Operand], *, plain: bool
+    call: Call,
+    shape: Sequence[int],
+    layout: Layout,
+    parameters: list[Operand],
+    *,
+    scaled: bool,
+    plain: bool,
 ) -> Layout:
-    """Unite with the parameters. Zero where scale and shift are; without them, where ``plain``."""
+    """Unite with the parameters.
+
+    The result is zero where scale and shift are; without a scale, where the input is too, if the
+    norm is ``plain``: if it leaves zeros as they are.
+    """
 
     def zero(zeros: list[bool | None]) -> bool:
-        return all(zeros[1:]) if len(zeros) > 1 else bool(zeros[0]) and plain
+        return all(zeros[1:]) and (scaled or (bool(zeros[0]) and plain))
 
     if not parameters:
         return layout.with_zero(plain)
@@ -44,7 +54,7 @@ def batch_norm(call: Call) -> None:
         layout = mixed(call, x, others, "statistics run over it", zero=True)
     scale = [_along(call, t, 1, x.dim()) for t in (weight, bias) if t is not None]
     moments = [_along(call, t, 1, x.dim()) for t in (mean, var) if t is not None]
-    joined = _affine(call, x.shape, layout, scale, plain=True)
+    joined = _affine(call, x.shape, layout, scale, scaled=weight is not None, plain=True)
     if moments:
         joined = elementwise(call, x.shape, [(x.shape, joined), *moments], first)
     call.write(call.out[0], joined)
@@ -74,7 +84,9 @@ def group_norm(call: Call) -> None:
     others = [d for d in range(x.dim()) if d > 1]
     layout = kept_whole(call, layout, others, "statistics run over it")
     scale = [_along(call, t, 1, x.dim()) for t in (weight, bias) if t is not None]
-    layout = _affine(call, x.shape, layout, scale, plain=groups == channels)
+    layout = _affine(
+        call, x.shape, layout, scale, scaled=weight is not None, plain=groups == channels
+    )
     call.write(call.out[0], layout)
     if groups == channels:
         _write_moments(call, layout, dim=1)
@@ -84,10 +96,11 @@ def group_norm(call: Call) -> None:
 def layer_norm(call: Call) -> None:
     """Statistics over the last dimensions."""
     x, normalised, weight, bias = call.args[:4]
-    _over_last(call, x, len(normalised), [t for t in (weight, bias) if t is not None])
+    scale = [t for t in (weight, bias) if t is not None]
+    _over_last(call, x, len(normalised), scale, scaled=weight is not None)
 
 
-def _over_last(call: Call, x: Tensor, count: int, scale: list[Tensor]) -> None:
+def _over_last(call: Call, x: Tensor, count: int, scale: list[Tensor], *, scaled: bool) -> None:
     over = range(x.dim() - count, x.dim())
     layout = call.read(x)
     for block in layout.blocks:
@@ -95,14 +108,15 @@ def _over_last(call: Call, x: Tensor, count: int, scale: list[Tensor]) -> None:
             call.statistics(block)
     operands: list[Operand] = [(t.shape, call.read(t)) for t in scale]
     out = call.out[0] if isinstance(call.out, tuple) else call.out
-    call.write(out, _affine(call, x.shape, layout, operands, plain=False))
+    call.write(out, _affine(call, x.shape, layout, operands, scaled=scaled, plain=False))
 
 
 def rms_norm(call: Call) -> None:
     """The root mean square over the last dimensions."""
     weight = call.argument(2, "weight")
     scale = [] if weight is None else [weight]
-    _over_last(call, call.args[0], len(call.argument(1, "normalized_shape")), scale)
+    over = len(call.argument(1, "normalized_shape"))
+    _over_last(call, call.args[0], over, scale, scaled=weight is not None)
 
 
 def local_response_norm(call: Call) -> None:

@@ -7,6 +7,7 @@ from collections.abc import Sequence
 import numpy as np
 from torch import Tensor
 
+from rsprune.shadow import tensors_among
 from rsprune.structure.layout import Block, Layout
 from rsprune.structure.rules.pointwise import elementwise, every
 from rsprune.structure.rules.reduce import mixed
@@ -157,11 +158,13 @@ def stack(call: Call) -> None:
     call.write(call.out, layout.moved({d: d + (d >= dim) for d in range(len(shape))}))
 
 
-@rule("index", "index_select", "gather", "take_along_dim", "_unsafe_index")
+@rule("index", "index_select", "_unsafe_index")
 def index(call: Call) -> None:
     """Indices by number: the dimensions they pick from stay whole."""
     x = call.args[0]
     layout = call.read(x)
+    for numbers in tensors_among(call.args[1:], call.kwargs):
+        call.freeze(call.read(numbers), "tells which indices to pick")
     if call.name not in ("index", "_unsafe_index"):
         picked = {call.args[1] % x.dim()}
         to = {d: d for d in range(x.dim()) if d not in picked}

@@ -25,7 +25,7 @@ _DIMS = {"1d": 1, "2d": 2, "3d": 3}
                    "upsample_linear1d", "upsample_bilinear2d", "upsample_trilinear3d",
                    "upsample_bicubic2d", "upsample_nearest_exact1d", "upsample_nearest_exact2d",
                    "upsample_nearest_exact3d", "upsample_bilinear2d_aa", "upsample_bicubic2d_aa")),
-    "grid_sampler_2d", "grid_sampler_3d", "max_unpool2d", "max_unpool3d",
+    "grid_sampler_2d", "grid_sampler_3d",
 )  # fmt: skip
 def spatial(call: Call) -> None:
     """Works along the last dimensions, channel by channel."""
@@ -46,7 +46,7 @@ def pad_function(call: Call) -> None:
     """Padding in any mode."""
     x, amounts = call.args[0], call.argument(1, "pad")
     if call.argument(2, "mode", "constant") == "constant":
-        pad(replace(call, args=(x, list(amounts))))
+        pad(replace(call, args=(x, list(amounts), call.argument(3, "value", 0))))
     else:
         call.write(call.out, _along_space(call, x, len(amounts) // 2))
 
@@ -69,7 +69,8 @@ def pad(call: Call) -> None:
         for axis, (before, after) in enumerate(widths):
             labels = _padded(labels, axis, before, after)
         blocks.append(block._replace(labels=labels))
-    call.write(call.out, Layout(tuple(blocks)))
+    value = call.argument(2, "value", 0)
+    call.write(call.out, Layout(tuple(blocks)).with_zero(value is None or value == 0))
 
 
 def _amount(amounts: list[int], from_last: int) -> tuple[int, int]:
