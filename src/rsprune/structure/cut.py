@@ -212,6 +212,8 @@ def cut_optimizer(
 
 
 def _cut_state(value: Any, parameter: Tensor, kept: Mapping[int, Tensor]) -> Any:
-    if isinstance(value, Tensor) and value.shape == parameter.shape:
-        return cut_tensor(value, kept)
-    return value
+    if not isinstance(value, Tensor) or value.dim() != parameter.dim() or not kept:
+        return value
+    # factored moments have size 1 along some dimensions
+    own = {d: index for d, index in kept.items() if value.shape[d] == parameter.shape[d]}
+    return cut_tensor(value, own)

@@ -18,6 +18,7 @@ import torch
 from safetensors import SafetensorError, safe_open
 from safetensors.torch import save_file
 from torch import Tensor, nn
+from torch.nn.modules.batchnorm import _NormBase
 
 from rsprune.errors import FileFormatError, InvalidParameterError
 from rsprune.shadow import check_model, named_tensors, replica
@@ -38,12 +39,13 @@ def save(model: nn.Module, path: str | os.PathLike[str]) -> None:
     tensors = {
         name: tensor.detach().contiguous().clone() for name, tensor in named_tensors(model).items()
     }
+    widths = json.dumps(_attributes(model), sort_keys=True)
     metadata = {
         "format": FORMAT,
         "version": str(VERSION),
         "model": type(model).__qualname__,
-        "widths": json.dumps(_attributes(model), sort_keys=True),
-        "checksum": _checksum(tensors),
+        "widths": widths,
+        "checksum": _checksum(tensors, widths),
     }
     handle, temporary = tempfile.mkstemp(prefix=f".{target.name}.", dir=target.parent)
     os.close(handle)
@@ -67,6 +69,11 @@ def load(model: nn.Module, path: str | os.PathLike[str]) -> nn.Module:
     check_model("load", model)
     metadata, tensors = _read(Path(path))
     originals = named_tensors(model)
+    if metadata["model"] != type(model).__qualname__:
+        raise FileFormatError(
+            f"'{path}' is of another model: of the class {metadata['model']}, not "
+            f"{type(model).__qualname__}."
+        )
     _check_fit(Path(path), originals, tensors)
     new = {name: _like(originals[name], tensors[name]) for name in originals}
     slim = replica(model, new)
@@ -80,9 +87,14 @@ def load(model: nn.Module, path: str | os.PathLike[str]) -> nn.Module:
 
 
 def _attributes(model: nn.Module) -> dict[str, dict[str, Any]]:
-    """The integers and tuples of integers that the modules hold: widths may be among them."""
+    """The integers and tuples of integers that the modules hold: widths may be among them.
+
+    Those of torch's own layers follow from their parameters, except in norms that have none.
+    """
     found: dict[str, dict[str, Any]] = {}
     for name, module in model.named_modules():
+        if type(module).__module__.startswith("torch.nn.") and not isinstance(module, _NormBase):
+            continue
         for attribute, value in vars(module).items():
             if attribute.startswith("_") or isinstance(value, bool):
                 continue
@@ -94,7 +106,7 @@ def _attributes(model: nn.Module) -> dict[str, dict[str, Any]]:
 
 def _read(path: Path) -> tuple[Mapping[str, str], dict[str, Tensor]]:
     if not path.is_file():
-        raise FileFormatError(f"There is no file '{path}'.")
+        raise FileFormatError(f"There is no file '{path}'; is it a directory, or misspelt?")
     try:
         with safe_open(str(path), framework="pt") as file:
             metadata = file.metadata() or {}
@@ -108,15 +120,15 @@ def _read(path: Path) -> tuple[Mapping[str, str], dict[str, Tensor]]:
             f"'{path}' has format version {metadata.get('version')}; this rsprune reads version "
             f"{VERSION}. Upgrade rsprune."
         )
-    if metadata.get("checksum") != _checksum(tensors):
+    if metadata.get("checksum") != _checksum(tensors, metadata.get("widths", "")):
         raise FileFormatError(f"'{path}' is damaged: its checksum does not fit its contents.")
     return metadata, tensors
 
 
-def _checksum(tensors: Mapping[str, Tensor]) -> str:
-    digest = hashlib.sha256()
+def _checksum(tensors: Mapping[str, Tensor], widths: str) -> str:
+    digest = hashlib.sha256(widths.encode())
     for name in sorted(tensors):
-        digest.update(name.encode())
+        digest.update(f"{name} {tuple(tensors[name].shape)} {tensors[name].dtype}".encode())
         digest.update(tensors[name].contiguous().cpu().view(-1).view(torch.uint8).numpy().data)
     return digest.hexdigest()
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import difflib
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
@@ -9,6 +10,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from rsprune.errors import InvalidParameterError
 from rsprune.structure.blocks import ForkJoin, find_blocks
 from rsprune.structure.labels import Frozen
 from rsprune.structure.layout import Labels
@@ -82,7 +84,23 @@ class ChannelGraph:
 
     def __getitem__(self, name: str) -> ChannelGroup:
         """The group of that name."""
+        if name not in self._by_name:
+            raise InvalidParameterError(
+                "ChannelGraph", "name", "the name of a group", name, self.hint(name)
+            )
         return self._by_name[name]
+
+    def hint(self, name: str) -> str:
+        """Which group was meant by a name that is none."""
+        owners = [
+            group.name
+            for group in self.groups
+            if any(d == 0 and tensor.rpartition(".")[0] == name for tensor, d, _ in group.places)
+        ]
+        if owners:
+            return f"The channels of {name!r} are in the group {owners[0]!r}."
+        close = difflib.get_close_matches(name, self._by_name, n=3)
+        return f"Did you mean {' or '.join(map(repr, close))}?" if close else ""
 
     @cached_property
     def _by_name(self) -> dict[str, ChannelGroup]:

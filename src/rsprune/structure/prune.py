@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import difflib
 import warnings
 from collections.abc import Iterable, Mapping
 
@@ -133,8 +132,7 @@ def checked_drop(owner: str, graph: ChannelGraph, drop: Drop) -> dict[str, list[
     found: dict[str, list[int]] = {}
     for name, units in drop.items():
         if name not in known:
-            close = difflib.get_close_matches(str(name), known, n=3)
-            hint = f"Did you mean {' or '.join(map(repr, close))}?" if close else ""
+            hint = graph.hint(str(name))
             raise InvalidParameterError(owner, "drop", "keyed by names of graph.groups", name, hint)
         own = _checked_units(owner, known[name], units)
         if own and not known[name].prunable:
@@ -148,7 +146,8 @@ def _checked_units(owner: str, group: ChannelGroup, units: Iterable[int]) -> lis
     where = f"drop['{group.name}']"
     if not isinstance(units, Iterable) or isinstance(units, str):
         raise InvalidParameterError(owner, where, "a list of units", units)
-    found = [unit.item() if hasattr(unit, "item") else unit for unit in units]
+    found = list(units.tolist() if isinstance(units, torch.Tensor) else units)
+    found = [unit.item() if isinstance(unit, torch.Tensor) else unit for unit in found]
     for unit in found:
         if (
             not isinstance(unit, int | np.integer)

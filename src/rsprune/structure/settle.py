@@ -248,7 +248,7 @@ def _give_up(
     if failure.message == NUMBER or len(culprits) == len(groups):
         culprits = _narrowed(search, failure, root, culprits, seed)
     literal = failure.message != NUMBER
-    reason = f"the code holds a width ({failure.line}): " if literal else ""
+    reason = f"the code holds a width ({failure.line}); in a trial cut, " if literal else ""
     for group in culprits:
         why = Frozen(failure.name, failure.module, reason + failure.message)
         search.store.freeze(group.roots, why)

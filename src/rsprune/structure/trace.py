@@ -79,7 +79,13 @@ def _trace(model: nn.Module, arguments: Arguments, *, real: bool) -> ChannelGrap
     settled = settle(Traced(model, arguments, labels, records, real), store)
     reasons = [why for _, why in store.frozen]
     for why in dict.fromkeys(why for why in reasons[known:] if why.reason != NUMBER):
-        warnings.warn(f"some channels stay whole: {why}", RsPruneWarning, stacklevel=3)
+        names = [group.name for group in settled.groups if group.reason == str(why)]
+        warnings.warn(
+            f"{', '.join(names) or 'some channels'}: left whole by {why}. Take sizes from tensors "
+            "(x.flatten(1), x.shape[1]) or from module attributes to have them cut.",
+            RsPruneWarning,
+            stacklevel=3,
+        )
     return ChannelGraph(
         groups=settled.groups,
         frozen=tuple(dict.fromkeys(why for why in reasons if why.operator)),

@@ -385,10 +385,13 @@ def _numbers(
         for entry in entries:
             if isinstance(entry, int | float):
                 found.append(entry)
-            elif tensors and isinstance(entry, Tensor) and not entry.is_meta:
-                if entry.is_floating_point() and entry.numel() <= 64:
-                    found.extend(entry.flatten().tolist())
+            elif tensors and isinstance(entry, Tensor) and _is_small_constant(entry):
+                found.extend(entry.flatten().tolist())
     return tuple(found)
+
+
+def _is_small_constant(tensor: Tensor) -> bool:
+    return not tensor.is_meta and tensor.is_floating_point() and tensor.numel() <= 64
 
 
 def _storage(tensor: Tensor) -> int:

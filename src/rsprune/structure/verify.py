@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import copy
 from typing import Any
 
-from torch import nn
+from torch import Tensor, nn
 
-from rsprune.errors import InvalidParameterError, VerificationError
-from rsprune.shadow import bind, check_model
+from rsprune.errors import InvalidParameterError, TraceError, VerificationError
+from rsprune.shadow import bind, check_devices, check_model, explain, named_tensors, replica
 from rsprune.structure.groups import ChannelGraph
 from rsprune.structure.numbers import difference, outputs, set_to_zero
 from rsprune.structure.prune import Drop, alive_labels, check_graph, checked_drop
@@ -38,14 +37,17 @@ def verify(
     check_model("verify", model)
     check_model("verify", slim)
     check_graph("verify", model, graph)
-    if not tolerance > 0:
+    if not isinstance(tolerance, int | float) or not tolerance > 0:
         raise InvalidParameterError("verify", "tolerance", "a positive number", tolerance)
     units = checked_drop("verify", graph, drop)
-    full = copy.deepcopy(model).double().eval()
-    set_to_zero(full, graph.labels, alive_labels(graph, units))
-    small = copy.deepcopy(slim).double().eval()
     arguments = bind("verify", model, example_inputs)
-    expected, actual = (outputs(m, arguments) for m in (full, small))
+    check_devices("verify", model, arguments)
+    full, small = (_in_double(m) for m in (model, slim))
+    set_to_zero(full, graph.labels, alive_labels(graph, units))
+    try:
+        expected, actual = (outputs(m, arguments) for m in (full, small))
+    except Exception as error:
+        raise TraceError(explain(error, model, arguments)) from error
     apart = difference(expected, actual)
     if not apart <= tolerance:
         raise VerificationError(
@@ -54,3 +56,13 @@ def verify(
             f"rsprune.prune(model, graph, drop) made, with the same graph and drop?"
         )
     return apart
+
+
+def _in_double(model: nn.Module) -> nn.Module:
+    def double(tensor: Tensor) -> Tensor:
+        value = tensor.detach().clone()
+        value = value.double() if value.is_floating_point() else value
+        return nn.Parameter(value, False) if isinstance(tensor, nn.Parameter) else value
+
+    tensors = {name: double(tensor) for name, tensor in named_tensors(model).items()}
+    return replica(model, tensors).eval()

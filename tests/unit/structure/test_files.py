@@ -109,13 +109,22 @@ def test_another_model_is_refused(slim: nn.Module, tmp_path: Path) -> None:
     with pytest.raises(FileFormatError, match="another model"):
         rsprune.load(nn.Sequential(nn.Conv2d(3, 8, 3)), path)
 
-    class Small(Net):
-        def __init__(self) -> None:
-            super().__init__()
-            self.fc = nn.Linear(8, 5)
-
+    small = Net()
+    small.fc = nn.Linear(8, 5)
     with pytest.raises(FileFormatError, match="full-size"):
-        rsprune.load(Small(), path)
+        rsprune.load(small, path)
+
+
+def test_a_changed_header_is_noticed(slim: nn.Module, tmp_path: Path) -> None:
+    path = tmp_path / "slim.safetensors"
+    rsprune.save(slim, path)
+    data = path.read_bytes()
+    for old, new in ((b'width\\": 4', b'width\\": 5'), (b"widths", b"vidths")):
+        changed = data.replace(old, new)
+        assert changed != data
+        path.write_bytes(changed)
+        with pytest.raises(FileFormatError, match="checksum"):
+            rsprune.load(Net(), path)
 
 
 def test_a_later_format_asks_for_an_upgrade(
