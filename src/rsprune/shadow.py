@@ -300,8 +300,11 @@ def innermost(error: Exception) -> tuple[str, nn.Module | None]:
 
 @contextmanager
 def undisturbed() -> Iterator[None]:
-    """Leave every random generator as it was."""
+    """Start all random generators of the CPU anew, and leave them as they were."""
     python, numbers, state = random.getstate(), np.random.get_state(), torch.get_rng_state()
+    random.seed(0)
+    np.random.seed(0)
+    torch.default_generator.manual_seed(0)
     try:
         yield
     finally:

@@ -184,7 +184,7 @@ class Checker(Tracer):
         expected, actual = steps[at], self.record.steps[at]
         if expected.name != actual.name or len(expected.shapes) != len(actual.shapes):
             return f"the model went another way: {expected.name} was expected"
-        if expected.numbers != actual.numbers:
+        if expected.numbers != actual.numbers and not self.shadow.real:  # there, values make them
             return NUMBER
         for shape, layout, got_shape, got in zip(
             expected.shapes, expected.layouts, actual.shapes, actual.layouts, strict=True

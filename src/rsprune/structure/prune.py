@@ -11,7 +11,7 @@ from torch import nn
 
 from rsprune.errors import InvalidParameterError, RsPruneWarning, TraceError
 from rsprune.shadow import check_model, named_tensors
-from rsprune.structure.check import Failure, explicable, suspects
+from rsprune.structure.check import NUMBER, Failure, explicable, suspects
 from rsprune.structure.cut import (
     Traced,
     attribute_values,
@@ -72,6 +72,8 @@ def _failures(model: nn.Module, graph: ChannelGraph, alive: Labels) -> list[Fail
     traced = Traced(model, graph.arguments, graph.labels, graph.records, graph.real)
     if all(record.agnostic for record in graph.records):
         return []  # no code could hold a width
+    if graph.real and not same_in_numbers(traced, alive, graph.attributes):
+        return [Failure(0, 0, "forward", "", "", NUMBER)]  # code that looks at values
     failures = check_cut(traced, graph.root, alive, graph.attributes)
     if failures and explicable(failures) and same_in_numbers(traced, alive, graph.attributes):
         return []

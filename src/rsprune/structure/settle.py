@@ -89,6 +89,8 @@ def _trials(search: _Search, root: Labels, cut: Sequence[ChannelGroup], seed: in
     A cut may leave one unit of a small group, and torch treats dimensions of size 1 in ways that
     labels cannot follow; then numbers decide.
     """
+    if cut and search.traced.real and not search.same_in_numbers(root, cut, seed):
+        return [Failure(0, 0, "forward", "", "", NUMBER)]  # code that looks at values
     large = [group for group in cut if group.size > 3]
     failures = search.failures(root, large, seed)
     if failures:

@@ -23,6 +23,10 @@ _DEBTS = "_rsprune_debts"
 _FLOW = "_rsprune_flow"
 _SOURCE = "_rsprune_source"
 _NAME = "_rsprune_name"
+_SUMS = {
+    "addmm", "baddbmm", "bmm", "cumsum", "dot", "linalg_vector_norm", "logsumexp", "mean", "mm",
+    "mv", "prod", "sum",
+}  # fmt: skip
 # operators that are given sizes, numbers of groups and places rather than numbers to compute with
 _SIZED = {
     "_reshape_alias", "_unsafe_view", "arange", "as_strided", "bernoulli", "channel_shuffle",
@@ -233,7 +237,7 @@ class Tracer(Observer):
         if target is not None and before is not None:
             self._wrote(name, target, before)
         numbers = _numbers(name, args, kwargs, tensors=not self.shadow.real)
-        if torch.Tag.pointwise not in func.tags and name.rstrip("_") not in _SIZED:
+        if name in _SUMS:
             pairs = zip(given, inputs, strict=True)  # a sum over equal entries knows how many
             numbers += tuple(t.shape[d] for t, own in pairs for d in sorted(own.free))
         self._log(name, outputs, inputs, _joined(given), numbers)
