@@ -41,8 +41,10 @@ class Failure:
     Attributes:
         record, step: which run, and which operator of it.
         name, module, line: the operator, the module and the line of source that ran it.
+        message: what went wrong.
         numbers: the integers among its arguments.
         widths: full and expected size of the dimensions it should have cut.
+        sites: for each full size, an output and a dimension of it where it shows.
         blamed, handled: the labels of its outputs and of its inputs, before the cut.
         entered, around: those of the module's inputs, and of all that the module does.
     """

@@ -63,7 +63,7 @@ def _trace(model: nn.Module, arguments: Arguments, *, real: bool) -> ChannelGrap
     shadow = Shadow(model, arguments, real=real)
     store = LabelStore()
     labels = label_tensors(store, shadow)
-    _keep_promises(store, labels, model)
+    _tie_attention(store, labels, model)
     tracer = Tracer(shadow, labels, store)
     records = [_run(tracer, model, arguments, training=False)]
     try:
@@ -141,7 +141,7 @@ def _run(tracer: Tracer, model: nn.Module, arguments: Arguments, *, training: bo
     return tracer.record
 
 
-def _keep_promises(store: LabelStore, labels: TensorLabels, model: nn.Module) -> None:
+def _tie_attention(store: LabelStore, labels: TensorLabels, model: nn.Module) -> None:
     """nn.MultiheadAttention is as wide inside as outside: a head is a unit of both."""
     for name, module in model.named_modules():
         if not isinstance(module, nn.MultiheadAttention):

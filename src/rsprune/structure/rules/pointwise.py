@@ -121,12 +121,12 @@ _SUMS = {
 }
 _PRODUCTS = {"mul", "logical_and", "bitwise_and", "__and__"}
 # f(0) = 0
-_ODD = {
+_KEEPS_ZERO = {
     "abs", "alias", "arcsin", "asin", "asinh", "atan", "atanh", "ceil", "celu", "clone",
-    "conj", "deg2rad", "detach", "detach_copy", "div", "elu", "erf", "expm1", "floor", "fmod",
+    "conj", "deg2rad", "detach", "detach_copy", "div", "elu", "erf", "expm1", "floor",
     "gelu", "hardshrink", "hardswish", "leaky_relu", "lift_fresh", "lift_fresh_copy", "log1p",
     "mish", "native_dropout", "neg", "nan_to_num", "_prelu_kernel", "positive", "real", "relu",
-    "relu6", "remainder", "round", "rrelu_with_noise", "selu", "sgn", "sign", "silu", "sin", "sinh",
+    "relu6", "round", "rrelu_with_noise", "selu", "sgn", "sign", "silu", "sin", "sinh",
     "softshrink", "sqrt", "square", "tan", "tanh", "_to_copy", "true_divide", "trunc", "contiguous",
 }  # fmt: skip
 # f(0) is infinite
@@ -148,7 +148,7 @@ def _zero_rule(call: Call) -> ZeroRule:
         return first if call.args[2] == 0 else never
     if name == "threshold":
         return first if call.args[1] < 0 or call.args[2] == 0 else never
-    return first if name in _ODD else never
+    return first if name in _KEEPS_ZERO else never
 
 
 def _covers_zero(call: Call, name: str) -> bool:

@@ -85,13 +85,11 @@ def vector_norm(call: Call) -> None:
       "any", "argmax", "argmin", "max", "min", "median", "mode")  # fmt: skip
 def counted(call: Call) -> None:
     """Reductions that change with the number of channels."""
-    keepdim = call.kwargs.get("keepdim", call.args[2] if len(call.args) > 2 else False)
-    base = call.name
-    if base in ("var", "std", "var_mean", "std_mean") and len(call.args) > 2:
-        keepdim = call.kwargs.get("keepdim", call.args[3] if len(call.args) > 3 else False)
+    spread = call.name in ("var", "std", "var_mean", "std_mean")  # these have a correction first
+    keepdim = call.argument(3 if spread and len(call.args) > 2 else 2, "keepdim", False)
     _reduce(
         call, call.argument(1, "dim"), bool(keepdim), counts=True,
-        zero=base not in ("argmax", "argmin", "logsumexp", "all"),
+        zero=call.name not in ("argmax", "argmin", "logsumexp", "all"),
     )  # fmt: skip
 
 
