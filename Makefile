@@ -20,7 +20,7 @@ demo: $(READY) ## train a small CNN sparse, in under two minutes
 	@$(RUN)/python examples/digits.py
 
 test: $(READY) ## run all tests
-	$(RUN)/python -m pytest -n 2
+	$(RUN)/python -m pytest -n 2 --dist worksteal
 
 test-zoo: $(READY) ## prune every architecture of the zoo, and print a table (about an hour)
 	$(RUN)/python benchmarks/zoo.py
