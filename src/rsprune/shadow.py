@@ -209,6 +209,11 @@ class Shadow:
         module.register_forward_pre_hook(enter, prepend=True)
         module.register_forward_hook(leave, always_call=True)
 
+    @property
+    def running(self) -> str:
+        """The name of the innermost module that is running."""
+        return self.stack[-1] if self.stack else ""
+
     def run(self, observer: Observer, *, training: bool) -> Any:
         """Run the double once, in training or in evaluation mode, and return its output."""
         self.model.train(training)
@@ -238,6 +243,11 @@ class Observer(TorchDispatchMode):
 
     def observe(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any], out: Any) -> None:
         """Called after every operator."""
+
+
+def storage_of(tensor: Tensor) -> int:
+    """Equal for a tensor and its views, with or without data."""
+    return int(tensor.untyped_storage()._cdata)
 
 
 _aten = torch.ops.aten

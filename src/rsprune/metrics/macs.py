@@ -19,7 +19,7 @@ from torch.utils._pytree import tree_leaves
 from torch.utils.flop_counter import flop_registry
 
 from rsprune.errors import TraceError
-from rsprune.shadow import Arguments, Observer, Shadow, bind, check_model, explain
+from rsprune.shadow import Arguments, Observer, Shadow, bind, check_model, explain, storage_of
 
 _ATTENTION = ("in_proj_weight", "q_proj_weight", "k_proj_weight", "v_proj_weight")
 
@@ -159,7 +159,7 @@ class _Counter(Observer):
         self.macs[name] = self.macs.get(name, 0) + flops // 2
         for tensor in tree_leaves((args, kwargs)):
             if isinstance(tensor, Tensor):
-                self.readers.setdefault(_storage(tensor), name)
+                self.readers.setdefault(storage_of(tensor), name)
 
     def result(self) -> Profile:
         model = self.shadow.model
@@ -168,7 +168,7 @@ class _Counter(Observer):
         for name, weight in _layer_weights(model):
             total += weight.numel()
             # Some layers only hold a weight which another module uses, e.g. attention's out_proj.
-            user = name if name in weights else self.readers.get(_storage(weight))
+            user = name if name in weights else self.readers.get(storage_of(weight))
             if user is not None:
                 weights[user] += weight.numel()
         macs = sum(self.macs.values())
@@ -202,12 +202,6 @@ def _own_weights(module: nn.Module) -> list[Tensor]:
         weights = (getattr(module, name) for name in _ATTENTION)
         return [weight for weight in weights if weight is not None]
     return []
-
-
-def _storage(tensor: Tensor) -> int:
-    """Equal for a tensor and its views, with or without data."""
-    address: int = tensor.untyped_storage()._cdata
-    return address
 
 
 def _shapes(values: Any) -> Iterator[tuple[int, ...]]:

@@ -247,7 +247,7 @@ class Checker(Tracer):
             for k, (shape, layout) in enumerate(
                 zip(expected.shapes, expected.layouts, strict=True)
             ):
-                new, _ = surviving(shape, layout, self.alive)
+                new, _ = self._surviving(shape, layout)
                 failure.blamed.extend(block.labels for block in layout.blocks)
                 for d, (full, cut) in enumerate(zip(shape, new, strict=True)):
                     if full != cut:

@@ -9,7 +9,6 @@ from typing import Any, NamedTuple
 import numpy as np
 import torch
 from torch import Tensor, nn
-from torch.nn.modules.dropout import _DropoutNd
 from torch.utils._pytree import tree_map_only
 
 from rsprune.shadow import Arguments, Shadow, named_tensors, replica
@@ -47,6 +46,15 @@ def survivors(labels: TensorLabels, alive: Labels) -> dict[str, dict[int, Tensor
     return kept
 
 
+def in_format_of(tensor: Tensor, value: Tensor) -> Tensor:
+    """``value`` in the memory format of ``tensor``."""
+    formats = {4: torch.channels_last, 5: torch.channels_last_3d}
+    wanted = formats.get(tensor.dim())
+    if wanted is not None and tensor.is_contiguous(memory_format=wanted):
+        return value.contiguous(memory_format=wanted)
+    return value
+
+
 def cut_tensor(tensor: Tensor, kept: Mapping[int, Tensor]) -> Tensor:
     """A copy of ``tensor`` without the indices that go; its memory format and type stay."""
     value = tensor.detach()
@@ -54,10 +62,8 @@ def cut_tensor(tensor: Tensor, kept: Mapping[int, Tensor]) -> Tensor:
         value = value.index_select(dim, index.to(value.device))
     if value is tensor or value.data_ptr() == tensor.data_ptr():
         value = value.clone()
-    elif tensor.dim() == 4 and tensor.is_contiguous(memory_format=torch.channels_last):
-        value = value.contiguous(memory_format=torch.channels_last)
-    elif tensor.dim() == 5 and tensor.is_contiguous(memory_format=torch.channels_last_3d):
-        value = value.contiguous(memory_format=torch.channels_last_3d)
+    else:
+        value = in_format_of(tensor, value)
     if not isinstance(tensor, nn.Parameter):
         return value
     parameter = nn.Parameter(value, tensor.requires_grad)
@@ -110,21 +116,6 @@ class Traced:
     records: Sequence[Record]
     real: bool
 
-    def distinct_records(self) -> list[Record]:
-        """One record of those that ran the same operators, but for dropout."""
-        dropouts = {
-            name for name, module in self.model.named_modules() if isinstance(module, _DropoutNd)
-        }
-        found = {
-            tuple(
-                (step.name, step.module)
-                for step in record.steps
-                if step.flow.steps and step.module not in dropouts
-            ): record
-            for record in reversed(self.records)
-        }
-        return [record for record in self.records if record in found.values()]
-
 
 def check_cut(
     traced: Traced, root: Labels, alive: Labels, attributes: Sequence[Attribute]
@@ -142,7 +133,7 @@ def check_cut(
         name: {dim: own[alive[own]] for dim, own in dims.items()}
         for name, dims in traced.labels.items()
     }
-    return Checker(shadow, left, traced.distinct_records(), alive, root).check()
+    return Checker(shadow, left, traced.records, alive, root).check()
 
 
 def same_in_numbers(traced: Traced, alive: Labels, attributes: Sequence[Attribute]) -> bool:

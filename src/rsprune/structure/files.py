@@ -23,6 +23,7 @@ from torch.nn.modules.batchnorm import _NormBase
 from rsprune.errors import FileFormatError, InvalidParameterError
 from rsprune.shadow import check_model, named_tensors, replica
 from rsprune.structure.attributes import resize
+from rsprune.structure.cut import in_format_of
 
 FORMAT = "rsprune"
 VERSION = 1
@@ -152,9 +153,7 @@ def _check_fit(path: Path, model: Mapping[str, Tensor], file: Mapping[str, Tenso
 
 
 def _like(original: Tensor, value: Tensor) -> Tensor:
-    value = value.to(original.device)
-    if original.dim() == 4 and original.is_contiguous(memory_format=torch.channels_last):
-        value = value.contiguous(memory_format=torch.channels_last)
+    value = in_format_of(original, value.to(original.device))
     return (
         nn.Parameter(value, original.requires_grad) if isinstance(original, nn.Parameter) else value
     )

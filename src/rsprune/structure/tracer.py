@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, fields, is_dataclass
 from typing import Any, NamedTuple
 
@@ -12,7 +12,7 @@ from torch import Tensor, nn
 from torch.nn.modules.conv import _ConvNd
 from torch.overrides import TorchFunctionMode
 
-from rsprune.shadow import Observer, Shadow, tensors_among
+from rsprune.shadow import Observer, Shadow, storage_of, tensors_among
 from rsprune.structure.attributes import watch_widths
 from rsprune.structure.labels import Frozen, LabelStore
 from rsprune.structure.layout import NOTHING, Block, Labels, Layout
@@ -147,9 +147,7 @@ class Lister(Observer):
         """List the operator."""
         outputs = tensors_among((out,), {})
         if outputs:
-            self.listing.add(
-                func, args, outputs, self.shadow.stack[-1] if self.shadow.stack else ""
-            )
+            self.listing.add(func, args, outputs, self.shadow.running)
 
 
 class Tracer(Observer):
@@ -195,7 +193,7 @@ class Tracer(Observer):
     @property
     def module(self) -> str:
         """The name of the module that is running."""
-        return self.shadow.stack[-1] if self.shadow.stack else ""
+        return self.shadow.running
 
     def read(self, tensor: Tensor) -> Layout:
         """The layout of a tensor."""
@@ -203,7 +201,7 @@ class Tracer(Observer):
             self.store.freeze(labels, why)
         layout: Layout = getattr(tensor, _LAYOUT, NOTHING)
         if self._rewritten and layout is not NOTHING:
-            owner = self._rewritten.get(_storage(tensor), tensor)
+            owner = self._rewritten.get(storage_of(tensor), tensor)
             if owner is not tensor:  # another view of the same memory was written to
                 return Layout(layout.blocks).with_zero(False)
         return layout
@@ -221,10 +219,8 @@ class Tracer(Observer):
         leaves = not outputs and func._schema.name in _READS_VALUES
         if leaves or isinstance(kwargs.get("out"), Tensor):
             reason = "its values leave torch" if leaves else "writes into a tensor it is given"
-            why = Frozen(func._schema.name, self.module, reason)
             for tensor in tensors_among(args, kwargs):
-                for block in self.read(tensor).blocks:
-                    self.store.freeze(block.labels, why)
+                self._freeze(self.read(tensor).blocks, func._schema.name, reason)
         if not outputs:
             return
         self.record.listing.add(func, args, outputs, self.module)
@@ -265,6 +261,10 @@ class Tracer(Observer):
         for tensor in outputs:
             self.write(tensor, NOTHING)
 
+    def _freeze(self, blocks: Iterable[Block], operator: str, reason: str) -> None:
+        for block in blocks:
+            self.store.freeze(block.labels, Frozen(operator, self.module, reason))
+
     def _note_statistics(self, block: Block) -> None:
         self.statistics.append((self.module, block.labels))
 
@@ -280,13 +280,11 @@ class Tracer(Observer):
         added = [b for b in after.blocks if before.at(b.dims[0]) is None]
         whole = target.numel() * target.element_size() == target.untyped_storage().nbytes()
         if added and not whole:
-            for block in added:
-                why = Frozen(name, self.module, "writes into a part of another tensor")
-                self.store.freeze(block.labels, why)
+            self._freeze(added, name, "writes into a part of another tensor")
         pairs = [(b, after.at(b.dims[0])) for b in before.blocks]
         lost = any(old.zero and new is not None and not new.zero for old, new in pairs)
         if added or lost or before.free != after.free:
-            self._rewritten[_storage(target)] = target
+            self._rewritten[storage_of(target)] = target
 
     def _log(
         self,
@@ -318,9 +316,7 @@ class Tracer(Observer):
         """Run a function of torch; most fall apart into operators."""
         self.record.agnostic &= func in _AGNOSTIC and self._has_no_width(func, args)
         if func in _LEAVES_TORCH and isinstance(args[0], Tensor):
-            for block in self.read(args[0]).blocks:
-                why = Frozen(func.__name__, self.module, "its values leave torch")
-                self.store.freeze(block.labels, why)
+            self._freeze(self.read(args[0]).blocks, func.__name__, "its values leave torch")
         rule = FUNCTIONS.get(func)
         return func(*args, **kwargs) if rule is None else self.whole(rule, func, args, kwargs)
 
@@ -396,10 +392,6 @@ def _numbers(
 
 def _is_small_constant(tensor: Tensor) -> bool:
     return not tensor.is_meta and tensor.is_floating_point() and tensor.numel() <= 64
-
-
-def _storage(tensor: Tensor) -> int:
-    return int(tensor.untyped_storage()._cdata)
 
 
 def tensors_in(value: Any) -> Iterator[Tensor]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 import numpy as np
 from torch import Tensor
@@ -14,20 +14,27 @@ from rsprune.structure.rules.registry import Call, rule
 
 
 def product(call: Call, left: tuple[Tensor, str], right: tuple[Tensor, str], result: str) -> Layout:
-    """The layout of ``einsum`` over two tensors: multiply index by index, then sum.
-
-    Each letter names a dimension; those that are not in ``result`` are summed over.
-    """
-    letters = result + "".join(dict.fromkeys(c for c in left[1] + right[1] if c not in result))
+    """The layout of ``einsum`` over two tensors, each letter of which names a dimension."""
     sizes = {c: tensor.shape[d] for tensor, own in (left, right) for d, c in enumerate(own)}
-    shape = [sizes[c] for c in letters]
-    operands = []
-    for tensor, own in (left, right):
-        layout = call.read(tensor).moved({d: letters.index(c) for d, c in enumerate(own)})
-        operands.append(([sizes[c] if c in own else 1 for c in letters], layout))
-    layout = elementwise(call, shape, operands, some)
+    terms = [(call.read(tensor), own) for tensor, own in (left, right)]
+    return _einsum(call, terms, sizes, result)
+
+
+def _einsum(
+    call: Call, terms: Sequence[tuple[Layout, str]], sizes: Mapping[str, int], result: str
+) -> Layout:
+    """Multiply index by index, then sum over the letters that are not in ``result``."""
+    letters = result + "".join(dict.fromkeys(c for _, own in terms for c in own if c not in result))
+    operands = [
+        (
+            [sizes[c] if c in own else 1 for c in letters],
+            layout.moved({d: letters.index(c) for d, c in enumerate(own)}),
+        )
+        for layout, own in terms
+    ]
+    joined = elementwise(call, [sizes[c] for c in letters], operands, some)
     summed = tuple(range(len(result), len(letters)))
-    return reduced(call, layout, len(letters), summed, keepdim=False, counts=False)
+    return reduced(call, joined, len(letters), summed, keepdim=False, counts=False)
 
 
 def _plus(call: Call, layout: Layout, shape: Sequence[int], bias: Tensor) -> Layout:
@@ -85,7 +92,12 @@ def convolution(call: Call) -> None:
     inputs = _along_channels(call, x, weight, stride, padding)
     filters = _without_kernel(call, weight)
     if groups == 1:
-        layout = _summed(call, inputs, filters, x, weight, "io" if transposed else "oi")
+        space = "xyz"[: x.dim() - 2]
+        order = "io" if transposed else "oi"
+        sizes = dict(zip("bi" + space, x.shape, strict=True)) | dict(
+            zip(order, weight.shape, strict=False)
+        )
+        layout = _einsum(call, [(inputs, "bi" + space), (filters, order)], sizes, "bo" + space)
     else:
         join = _grouped_transposed if transposed else _grouped
         layout = _with_channels(inputs, join(call, inputs, filters, weight, groups))
@@ -116,24 +128,6 @@ def _without_kernel(call: Call, weight: Tensor) -> Layout:
     kernel = range(2, weight.dim())
     layout = kept_whole(call, call.read(weight), kernel, "a kernel's dimension cannot be cut")
     return layout._replace(free=layout.free & {0, 1})
-
-
-def _summed(
-    call: Call, inputs: Layout, filters: Layout, x: Tensor, weight: Tensor, order: str
-) -> Layout:
-    """Multiply over batch, outputs, space and inputs, then sum over the inputs."""
-    letters = "bo" + "xyz"[: x.dim() - 2] + "i"
-    sizes = dict(
-        zip(letters, (x.shape[0], weight.shape[order.index("o")], *x.shape[2:]), strict=False)
-    )
-    sizes["i"] = x.shape[1]
-    shape = [sizes[c] for c in letters]
-    operands = []
-    for layout, own in ((inputs, "bi" + letters[2:-1]), (filters, order)):
-        moved = layout.moved({d: letters.index(c) for d, c in enumerate(own)})
-        operands.append(([sizes[c] if c in own else 1 for c in letters], moved))
-    joined = elementwise(call, shape, operands, some)
-    return reduced(call, joined, len(letters), (len(letters) - 1,), keepdim=False, counts=False)
 
 
 def _channel_labels(call: Call, layout: Layout, dim: int, size: int) -> tuple[Labels, bool]:

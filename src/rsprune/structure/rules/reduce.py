@@ -39,13 +39,18 @@ def reduced(
             elif not block.zero:
                 call.freeze(block, "sums values that dropped channels do not make zero")
             continue
-        labels = block.labels
-        for axis in reversed(hit):
-            call.tie(labels, axis)
-            labels = first_along(labels, axis)
-        kept = tuple(d for d in block.dims if d not in gone)
-        blocks.append(Block(kept, labels, block.zero))
+        blocks.append(_without(call, block, hit))
     return Layout(tuple(blocks), layout.free - gone).moved(to)
+
+
+def _without(call: Call, block: Block, axes: list[int]) -> Block:
+    """A block without some of its axes, along which nothing may go."""
+    labels = block.labels
+    for axis in reversed(axes):
+        call.tie(labels, axis)
+        labels = first_along(labels, axis)
+    dims = tuple(d for axis, d in enumerate(block.dims) if axis not in axes)
+    return Block(dims, labels, block.zero)
 
 
 def _dims(value: Any, ndim: int) -> list[int]:
@@ -117,12 +122,7 @@ def kept_whole(call: Call, layout: Layout, dims: Iterable[int], reason: str) -> 
         if len(hit) == len(block.dims):
             call.freeze(block, reason)
             continue
-        labels = block.labels
-        for axis in reversed(hit):
-            call.tie(labels, axis)
-            labels = first_along(labels, axis)
-        kept = tuple(d for d in block.dims if d not in gone)
-        blocks.append(Block(kept, labels, block.zero))
+        blocks.append(_without(call, block, hit))
     return Layout(tuple(blocks), layout.free - gone)
 
 
