@@ -6,18 +6,24 @@ from typing import TYPE_CHECKING, Any
 
 from rsprune.errors import (
     DataError,
+    DivergenceError,
+    ExportError,
     FileFormatError,
     GradientError,
     InvalidParameterError,
     RsPruneError,
     RsPruneWarning,
+    RunError,
+    StorageError,
     TraceError,
     VerificationError,
 )
 from rsprune.optim.param_groups import param_groups
 
 if TYPE_CHECKING:
+    from rsprune.compression import compress, plan_widths
     from rsprune.metrics.macs import profile
+    from rsprune.recursion import recursive_prune
     from rsprune.structure.files import load, save
     from rsprune.structure.prune import prune
     from rsprune.structure.trace import trace
@@ -27,18 +33,25 @@ __version__ = version("rsprune")
 
 __all__ = [
     "DataError",
+    "DivergenceError",
+    "ExportError",
     "FileFormatError",
     "GradientError",
     "InvalidParameterError",
     "RsPruneError",
     "RsPruneWarning",
+    "RunError",
+    "StorageError",
     "TraceError",
     "VerificationError",
     "__version__",
+    "compress",
     "load",
     "param_groups",
+    "plan_widths",
     "profile",
     "prune",
+    "recursive_prune",
     "save",
     "trace",
     "verify",
@@ -46,9 +59,12 @@ __all__ = [
 
 # What is imported when it is first asked for, since whoever only trains does not need it.
 _LATER = {
+    "compress": "rsprune.compression",
     "load": "rsprune.structure.files",
+    "plan_widths": "rsprune.compression",
     "profile": "rsprune.metrics.macs",
     "prune": "rsprune.structure.prune",
+    "recursive_prune": "rsprune.recursion",
     "save": "rsprune.structure.files",
     "trace": "rsprune.structure.trace",
     "verify": "rsprune.structure.verify",

@@ -52,3 +52,19 @@ class VerificationError(RsPruneError):
 
 class FileFormatError(RsPruneError):
     """A file that is damaged, of another format, or of another model."""
+
+
+class StorageError(RsPruneError, OSError):
+    """A file that could not be written: a full disk, a directory without permission."""
+
+
+class DivergenceError(RsPruneError):
+    """A training whose loss became NaN or infinite."""
+
+
+class RunError(RsPruneError):
+    """A run directory that cannot be used as asked."""
+
+
+class ExportError(RsPruneError):
+    """A model that could not be exported, or whose export computes something else."""

@@ -16,14 +16,14 @@ from torch import Tensor
 from torch.optim.optimizer import Optimizer, ParamsT
 from torch.optim.sgd import sgd
 
-from rsprune.errors import GradientError, InvalidParameterError
-from rsprune.optim._checks import (
+from rsprune.checks import (
     check_choice,
     check_count,
     check_number,
     misspelt,
     refuse_unknown,
 )
+from rsprune.errors import GradientError, InvalidParameterError
 from rsprune.optim._run import Update, run
 
 NONFINITE_POLICIES = ("ignore", "skip", "raise")

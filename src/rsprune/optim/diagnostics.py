@@ -13,8 +13,8 @@ import torch
 from torch import nn
 from torch.optim.lr_scheduler import LRScheduler, ReduceLROnPlateau
 
+from rsprune.checks import check_count
 from rsprune.errors import GradientError, InvalidParameterError, RsPruneWarning
-from rsprune.optim._checks import check_count
 from rsprune.optim.base import Group, SparseOptimizer
 from rsprune.optim.param_groups import layer_weights
 

@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 from torch.optim.optimizer import ParamsT
 
-from rsprune.optim._checks import check_count, check_number
+from rsprune.checks import check_count, check_number
 from rsprune.optim._run import Rows, try_compiled
 from rsprune.optim.base import Group, SparseOptimizer, as_list, tensors_of
 from rsprune.optim.prox import Scalar, axpy, group_shrink_factor, in_half_space

@@ -14,8 +14,8 @@ import torch
 from torch import Tensor
 from torch.optim.optimizer import ParamsT
 
+from rsprune.checks import check_count
 from rsprune.errors import InvalidParameterError
-from rsprune.optim._checks import check_count
 from rsprune.optim._run import Update
 from rsprune.optim.base import Group, SparseOptimizer
 from rsprune.optim.prox import Scalar, axpy, orthant_project

@@ -8,8 +8,8 @@ from typing import Any
 from torch import nn
 from torch.nn.modules.conv import _ConvNd
 
+from rsprune.checks import check_number
 from rsprune.errors import InvalidParameterError
-from rsprune.optim._checks import check_number
 
 # The parameters of a module that multiply its input.
 _WEIGHTS: tuple[tuple[type[nn.Module], tuple[str, ...]], ...] = (

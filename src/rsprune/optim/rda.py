@@ -15,7 +15,7 @@ import torch
 from torch import Tensor
 from torch.optim.optimizer import ParamsT
 
-from rsprune.optim._checks import check_number
+from rsprune.checks import check_number
 from rsprune.optim._run import Update
 from rsprune.optim.base import Group, SparseOptimizer
 from rsprune.optim.prox import Scalar, axpy, soft_threshold

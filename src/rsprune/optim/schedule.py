@@ -7,8 +7,8 @@ from dataclasses import dataclass
 
 from torch.optim.lr_scheduler import LRScheduler
 
+from rsprune.checks import check_count, check_number
 from rsprune.errors import InvalidParameterError
-from rsprune.optim._checks import check_count, check_number
 from rsprune.optim.base import SparseOptimizer
 from rsprune.optim.diagnostics import Reach, warn_if_out_of_reach
 

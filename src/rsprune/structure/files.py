@@ -9,7 +9,6 @@ from __future__ import annotations
 import hashlib
 import json
 import os
-import tempfile
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -21,6 +20,7 @@ from torch import Tensor, nn
 from torch.nn.modules.batchnorm import _NormBase
 
 from rsprune.errors import FileFormatError, InvalidParameterError
+from rsprune.files import atomic_path
 from rsprune.shadow import check_model, named_tensors, replica
 from rsprune.structure.attributes import resize
 from rsprune.structure.cut import in_format_of
@@ -48,16 +48,11 @@ def save(model: nn.Module, path: str | os.PathLike[str]) -> None:
         "widths": widths,
         "checksum": _checksum(tensors, widths),
     }
-    handle, temporary = tempfile.mkstemp(prefix=f".{target.name}.", dir=target.parent)
-    os.close(handle)
-    try:
-        save_file(tensors, temporary, metadata)
-        with open(temporary, "rb") as written:
-            os.fsync(written.fileno())
-        os.replace(temporary, target)
-    except BaseException:
-        os.unlink(temporary)
-        raise
+    with atomic_path(target) as temporary:
+        try:
+            save_file(tensors, temporary, metadata)
+        except SafetensorError as error:  # a full disk, in its words
+            raise OSError(str(error)) from error
 
 
 def load(model: nn.Module, path: str | os.PathLike[str]) -> nn.Module:

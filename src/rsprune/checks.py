@@ -62,7 +62,7 @@ def check_choice(owner: str, name: str, value: Any, choices: Iterable[object]) -
             name,
             f"one of {', '.join(map(repr, choices))}",
             value,
-            _did_you_mean(value, choices),
+            did_you_mean(value, choices),
         )
 
 
@@ -75,7 +75,7 @@ def refuse_unknown(owner: str, unknown: Iterable[str], known: Iterable[str]) -> 
             name,
             f"one of {owner}'s keywords ({', '.join(known)})",
             name,
-            _did_you_mean(name, known),
+            did_you_mean(name, known),
         )
 
 
@@ -94,7 +94,8 @@ def misspelt(name: str, known: Iterable[str]) -> bool:
     return name in _ALIASES or bool(difflib.get_close_matches(name, known, n=1, cutoff=0.8))
 
 
-def _did_you_mean(value: object, choices: Iterable[object]) -> str:
+def did_you_mean(value: object, choices: Iterable[object]) -> str:
+    """The remedy for a name that is near to one of ``choices``, else nothing."""
     names = [str(choice) for choice in choices]
     alias = _ALIASES.get(str(value))
     near = [alias] if alias in names else difflib.get_close_matches(str(value), names, n=1)

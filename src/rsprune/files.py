@@ -1,0 +1,66 @@
+"""Files that are written whole or not at all."""
+
+from __future__ import annotations
+
+import os
+import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from rsprune.errors import StorageError
+
+
+@contextmanager
+def atomic_path(path: str | os.PathLike[str]) -> Iterator[Path]:
+    """A temporary path beside ``path``, which takes its place if the body succeeds.
+
+    Raises:
+        StorageError: if the disk is full or the directory cannot be written to; what was at
+            ``path`` before is then still there.
+    """
+    target = Path(path)
+    try:
+        handle, name = tempfile.mkstemp(prefix=f".{target.name}.", dir=target.parent)
+        os.close(handle)
+    except OSError as error:
+        raise _explained(target, error) from error
+    temporary = Path(name)
+    try:
+        yield temporary
+        _flush(temporary)
+        os.chmod(temporary, 0o666 & ~_umask())  # mkstemp's files are their owner's alone
+        os.replace(temporary, target)
+        _flush(target.parent)
+    except OSError as error:
+        raise _explained(target, error) from error
+    finally:
+        temporary.unlink(missing_ok=True)
+
+
+def write_atomic(path: str | os.PathLike[str], data: bytes | str) -> None:
+    """Write ``data`` to ``path``, whole or not at all."""
+    with atomic_path(path) as temporary:
+        temporary.write_bytes(data.encode() if isinstance(data, str) else data)
+
+
+def _flush(path: Path) -> None:
+    """Have the system write a file, or a directory's entries, to the disk."""
+    handle = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(handle)
+    finally:
+        os.close(handle)
+
+
+def _umask() -> int:
+    current = os.umask(0)
+    os.umask(current)
+    return current
+
+
+def _explained(target: Path, error: OSError) -> StorageError:
+    return StorageError(
+        f"'{target}' could not be written: {error.strerror or error}. What was there before is "
+        "untouched. Free some space or choose a directory that can be written to, and try again."
+    )
