@@ -1,7 +1,18 @@
-"""Small, explicit loaders of image data, as whole tensors."""
+"""Image data by name, as training, validation and test parts."""
 
 from rsprune.data.digits import load_digits
 from rsprune.data.fashion_mnist import load_fashion_mnist
 from rsprune.data.images import Images, ImageSplit
+from rsprune.data.loading import load
+from rsprune.data.part import Batch, Data, Part
 
-__all__ = ["ImageSplit", "Images", "load_digits", "load_fashion_mnist"]
+__all__ = [
+    "Batch",
+    "Data",
+    "ImageSplit",
+    "Images",
+    "Part",
+    "load",
+    "load_digits",
+    "load_fashion_mnist",
+]

@@ -11,7 +11,7 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
-from rsprune.data.images import ImageSplit, standardised
+from rsprune.data.images import ImageSplit, Raw, standardised
 from rsprune.errors import DataError
 
 DEBIAN_DIRECTORY = Path("/usr/share/datasets/fashion-mnist")
@@ -19,14 +19,19 @@ DEBIAN_DIRECTORY = Path("/usr/share/datasets/fashion-mnist")
 
 def load_fashion_mnist(directory: str | os.PathLike[str] = DEBIAN_DIRECTORY) -> ImageSplit:
     """Read the four gzipped IDX files in ``directory`` (by default where Debian puts them)."""
-    parts = [
+    return standardised(read_fashion_mnist(directory))
+
+
+def read_fashion_mnist(directory: str | os.PathLike[str] = DEBIAN_DIRECTORY) -> Raw:
+    """The four gzipped IDX files in ``directory``, their pixels as they are."""
+    train, test = (
         (
-            _read_idx(Path(directory) / f"{part}-images-idx3-ubyte.gz").float()[:, None],
-            _read_idx(Path(directory) / f"{part}-labels-idx1-ubyte.gz"),
+            _read_idx(Path(directory) / f"{part}-images-idx3-ubyte.gz")[:, None],
+            _read_idx(Path(directory) / f"{part}-labels-idx1-ubyte.gz").long(),
         )
         for part in ("train", "t10k")
-    ]
-    return standardised(parts[0], parts[1])
+    )
+    return Raw(train, test, 10, str(directory))
 
 
 def _read_idx(path: Path) -> Tensor:

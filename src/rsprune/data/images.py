@@ -1,4 +1,4 @@
-"""Image data held in memory."""
+"""Image data held in memory: as read (Raw), and as plain standardised tensors (Images)."""
 
 from __future__ import annotations
 
@@ -7,6 +7,21 @@ from dataclasses import dataclass
 
 import torch
 from torch import Tensor
+
+Labelled = tuple[Tensor, Tensor]
+"""Images (N, C, H, W) and their labels (N,)."""
+
+
+@dataclass(frozen=True)
+class Raw:
+    """A data set as it was read, its pixels as they are."""
+
+    train: Labelled
+    test: Labelled
+    classes: int
+    source: str  # where it was read from, for people
+    white: float = 255.0  # the value of a white pixel
+    usual: tuple[tuple[float, ...], tuple[float, ...]] | None = None  # mean, deviation; white is 1
 
 
 @dataclass(frozen=True)
@@ -42,8 +57,9 @@ class ImageSplit:
     classes: int
 
 
-def standardised(train: tuple[Tensor, Tensor], test: tuple[Tensor, Tensor]) -> ImageSplit:
-    """Scale both parts by the mean and deviation of the training images."""
-    mean, deviation = train[0].mean(), train[0].std()
-    parts = [Images((x - mean) / deviation, y.long()) for x, y in (train, test)]
-    return ImageSplit(parts[0], parts[1], int(train[1].max()) + 1)
+def standardised(raw: Raw) -> ImageSplit:
+    """Both parts scaled by the mean and deviation of the training images."""
+    train = raw.train[0].float()
+    mean, deviation = train.mean(), train.std()
+    parts = [Images((x.float() - mean) / deviation, y) for x, y in (raw.train, raw.test)]
+    return ImageSplit(parts[0], parts[1], raw.classes)
