@@ -1,0 +1,70 @@
+"""Numbers as people read them: short, with a unit, the same in HTML and Markdown."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+ABSENT = "\N{EN DASH}"
+_MINUS = "\N{MINUS SIGN}"
+_TIMES = "\N{MULTIPLICATION SIGN}"
+
+
+def count(value: float | None) -> str:
+    """``15,253,578``."""
+    return ABSENT if value is None else f"{value:,}"
+
+
+def short(value: float | None) -> str:
+    """``15.25 M``; small numbers in full."""
+    if value is None or value < 100_000:
+        return count(value)
+    unit, scale = next((u, s) for u, s in (("G", 1e9), ("M", 1e6), ("k", 1e3)) if value >= s)
+    return f"{value / scale:.4g} {unit}"
+
+
+def percent(value: float | None) -> str:
+    """A fraction as ``98.61 %``."""
+    return ABSENT if value is None else f"{100 * value:.2f} %"
+
+
+def seconds(value: float | None) -> str:
+    """``1.24 ms``, ``61.2 s``, ``2 h 05 min``."""
+    if value is None:
+        return ABSENT
+    if value < 1e-3:
+        return f"{1e6 * value:.0f} µs"
+    if value < 1:
+        return f"{1e3 * value:.2f} ms"
+    if value < 120:
+        return f"{value:.1f} s"
+    minutes = round(value / 60)
+    return f"{minutes} min" if minutes < 120 else f"{minutes // 60} h {minutes % 60:02d} min"
+
+
+def penalty(value: float | None) -> str:
+    """lambda, as ``1e-3`` or ``3.5e-4``."""
+    if not value:
+        return ABSENT if value is None else "0"
+    digits, _, exponent = f"{value:.2e}".partition("e")
+    return f"{float(digits):g}e{int(exponent)}"
+
+
+def shape(sizes: Sequence[int]) -> str:
+    """``32 x 1 x 3 x 3``."""
+    return f" {_TIMES} ".join(map(str, sizes))
+
+
+def ratio(before: float | None, after: float | None, word: str) -> str:
+    """``7.2x fewer``; ``word`` is what a large ratio means."""
+    if not before or not after:
+        return ABSENT
+    return f"{before / after:.3g}{_TIMES} {word}"
+
+
+def points(before: float | None, after: float | None) -> str:
+    """The change of an accuracy, as ``+0.28 points``."""
+    if before is None or after is None:
+        return ABSENT
+    change = round(100 * (after - before), 2)
+    sign = _MINUS if change < 0 else "+" if change > 0 else "±"
+    return f"{sign}{abs(change):.2f} points"

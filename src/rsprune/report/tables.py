@@ -1,0 +1,205 @@
+"""What a run comes to, as tables of text; HTML and Markdown show the same ones."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from functools import partial
+from typing import Any
+
+from rsprune.report import numbers
+from rsprune.report.run import Outcome, Run
+
+MACS, PARAMS, TESTED, LATENCY = "MACs", "parameters", "test accuracy", "latency, one input"
+DECIDED = (
+    "Every decision (when to stop, which model to keep) was taken on the validation data, which "
+    "were cut from the training data. The test data decided nothing: they were only measured, on "
+    "the first and on the last model."
+)
+UNFINISHED = "This run has not finished: what follows is what there is so far."
+
+
+@dataclass(frozen=True)
+class Cell:
+    """A text to show, and the value of the events it stands for, as JSON; "" for no value."""
+
+    text: str
+    value: str = ""
+
+
+@dataclass(frozen=True)
+class Table:
+    """Rows under heads; the first ``words`` columns are text, the others numbers."""
+
+    caption: str
+    heads: tuple[str, ...]
+    rows: tuple[tuple[Cell, ...], ...]
+    words: int = 1
+
+
+def outcomes(run: Run) -> tuple[Outcome | None, Outcome | None]:
+    """The model before and after, as far as the run has come."""
+    if run.finish is not None:
+        return run.finish.before, run.finish.after
+    cuts = [r.after for r in run.rounds if r.after is not None]
+    return run.baseline, Outcome(cuts[-1], None, None, None) if cuts else None
+
+
+def headline(run: Run) -> Table:
+    """Everything that was measured, before and after, in full."""
+    rows = []
+    for measure in measures(run):
+        old, new = (_cell(value, measure.show) for value in (measure.before, measure.after))
+        rows.append((Cell(measure.name), old, new, Cell(measure.change)))
+    return Table("Before and after", ("", "before", "after", "change"), tuple(rows))
+
+
+def cards(run: Run) -> list[tuple[Cell, ...]]:
+    """The four measures that matter most, in short: name, before, after, change."""
+    found = {measure.name: measure for measure in measures(run)}
+    shown: list[tuple[Cell, ...]] = []
+    for name in (MACS, PARAMS, TESTED, LATENCY):
+        measure = found[name]
+        show = numbers.short if measure.show is numbers.count else measure.show
+        old, new = (_cell(value, show) for value in (measure.before, measure.after))
+        shown.append((Cell(name), old, new, Cell(measure.change)))
+    return shown
+
+
+@dataclass(frozen=True)
+class Measure:
+    """A number of the model before and after, how to show it, and how it changed, in words."""
+
+    name: str
+    before: float | None
+    after: float | None
+    show: Callable[[Any], str]
+    change: str
+
+
+def measures(run: Run) -> list[Measure]:
+    """What is known of the model before and after."""
+    found = []
+    for name, get, show, change in _MEASURES:
+        old, new = (get(o) if o is not None else None for o in outcomes(run))
+        found.append(Measure(name, old, new, show, change(old, new)))
+    return found
+
+
+_fewer = partial(numbers.ratio, word="fewer")
+_faster = partial(numbers.ratio, word="faster")
+_MEASURES: tuple[tuple[str, Callable[[Outcome], Any], Callable[[Any], str], Any], ...] = (
+    (MACS, lambda o: o.cost.macs, numbers.count, _fewer),
+    (PARAMS, lambda o: o.cost.params, numbers.count, _fewer),
+    ("weights of layers", lambda o: o.cost.weights, numbers.count, _fewer),
+    (TESTED, lambda o: o.test_accuracy, numbers.percent, numbers.points),
+    ("validation accuracy", lambda o: o.validation_accuracy, numbers.percent, numbers.points),
+    (LATENCY, lambda o: o.latency, numbers.seconds, _faster),
+)
+
+
+def layers(run: Run) -> Table:
+    """Every layer's weight and cost, before and after; of a finished run."""
+    changes = run.finish.layers if run.finish else ()
+    rows = (
+        (
+            Cell(layer.name or "(model)"),
+            _cell(list(layer.shape_before), numbers.shape),
+            _cell(list(layer.shape_after), numbers.shape),
+            _cell(layer.macs_before, numbers.count),
+            _cell(layer.macs_after, numbers.count),
+            Cell(numbers.ratio(layer.macs_before, layer.macs_after, "fewer")),
+        )
+        for layer in changes
+    )
+    heads = ("layer", "weight before", "weight after", "MACs before", "MACs after", "change")
+    return Table("Layers before and after", heads, tuple(rows))
+
+
+def widths(run: Run) -> Table:
+    """Which sparsity shrank which channels, round by round."""
+    rows = (
+        (
+            Cell(str(round.round)),
+            Cell(width.group),
+            Cell(width.driver or numbers.ABSENT),
+            _cell(width.sparsity, numbers.percent),
+            _cell(width.before, numbers.count),
+            _cell(width.after, numbers.count),
+        )
+        for round in run.rounds
+        for width in round.widths
+    )
+    heads = ("round", "channels of", "decided by", "its sparsity", "from", "to")
+    return Table("Widths, round by round", heads, tuple(rows), words=3)
+
+
+def rounds(run: Run) -> Table:
+    """The recursion: penalty, sparsity found, accuracy, size before and after the cut."""
+    rows = (
+        (
+            Cell(str(round.round)),
+            _cell(round.lam, numbers.penalty),
+            _cell(round.sparsity, numbers.percent),
+            _cell(round.accuracy, numbers.percent),
+            _cell(round.before.macs, numbers.count),
+            _cell(round.after.macs if round.after else None, numbers.count),
+            _cell(round.after.params if round.after else None, numbers.count),
+        )
+        for round in run.rounds
+    )
+    heads = (
+        "round",
+        "lambda",
+        "sparsity",
+        "validation accuracy before the cut",
+        "MACs before",
+        "MACs after",
+        "parameters after",
+    )
+    return Table("Rounds of the recursion", heads, tuple(rows))
+
+
+def settings(caption: str, values: Mapping[str, Any]) -> Table:
+    """A recipe or an environment: dotted names and what they are set to."""
+    rows = ((Cell(name), Cell(_plain(value), _json(value))) for name, value in _flat(values))
+    return Table(caption, ("setting", "value"), tuple(rows), words=2)
+
+
+def sentence(run: Run) -> str:
+    """The outcome in one sentence."""
+    before, after = outcomes(run)
+    if before is None or after is None:
+        return f"{run.start.model} on {run.start.data}: nothing has been cut yet."
+    macs = numbers.ratio(before.cost.macs, after.cost.macs, "fewer multiply-accumulates")
+    params = numbers.ratio(before.cost.params, after.cost.params, "fewer parameters")
+    said = f"{run.start.model} on {run.start.data}: {macs} and {params}"
+    if before.test_accuracy is None or after.test_accuracy is None:
+        return f"{said}."
+    change = numbers.points(before.test_accuracy, after.test_accuracy)
+    return f"{said}, at {numbers.percent(after.test_accuracy)} test accuracy ({change})."
+
+
+def _cell(value: Any, show: Any) -> Cell:
+    return Cell(show(value), _json(value))
+
+
+def _json(value: Any) -> str:
+    return json.dumps(value)
+
+
+def _flat(values: Mapping[str, Any], prefix: str = "") -> list[tuple[str, Any]]:
+    found: list[tuple[str, Any]] = []
+    for name, value in values.items():
+        if isinstance(value, Mapping) and value:
+            found += _flat(value, f"{prefix}{name}.")
+        else:
+            found.append((prefix + name, value))
+    return found
+
+
+def _plain(value: Any) -> str:
+    if value is None:
+        return numbers.ABSENT
+    return value if isinstance(value, str) else _json(value)
