@@ -1,0 +1,162 @@
+"""Targets: widths scaled by one factor until a model is as small as asked, and not smaller."""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Sequence
+from dataclasses import dataclass
+from fractions import Fraction
+from math import ceil
+from typing import NamedTuple
+
+import numpy as np
+
+from rsprune.compression.cost import Cost, Costs
+from rsprune.errors import InvalidParameterError, RsPruneWarning
+from rsprune.structure.layout import Labels
+
+WITHIN = 0.02  # how far below a target a plan may stay
+_NEAR = 0.995  # units are given back until this part of the target is used
+_HALVINGS = 40
+_CORRECTIONS = 12
+
+
+class Room(NamedTuple):
+    """The widths a group may have: from ``floor`` to ``size``, in steps; ``rule`` is the rule's."""
+
+    size: int
+    floor: int
+    rule: int
+    step: int
+
+    def rounded(self, width: int) -> int:
+        """The nearest multiple of the step (ties up) between floor and size."""
+        if self.step == 1:
+            return min(self.size, max(self.floor, width))
+        nearest = (2 * width + self.step) // (2 * self.step) * self.step
+        least = -(-max(self.floor, 1) // self.step) * self.step
+        return min(self.size, max(least, nearest))
+
+    def scaled(self, factor: Fraction) -> int:
+        """The rule's width times ``factor``."""
+        if self.floor == self.size:
+            return self.size
+        return self.rounded(ceil(self.rule * factor))
+
+    def above(self, width: int) -> int:
+        """The next larger width."""
+        return min(self.size, (width // self.step + 1) * self.step)
+
+
+@dataclass(frozen=True)
+class Target:
+    """What was asked, as fractions of the given model."""
+
+    owner: str
+    macs: float | None
+    params: float | None
+
+    def __bool__(self) -> bool:
+        return self.macs is not None or self.params is not None
+
+    def used(self, cost: Cost, full: Cost) -> Fraction:
+        """How much of the tighter target a cost uses up; more than 1 is too much."""
+        parts = [(self.macs, cost.macs, full.macs), (self.params, cost.params, full.params)]
+        return max(
+            Fraction(part) / (Fraction(str(asked)) * Fraction(whole)) if whole else Fraction(0)
+            for asked, part, whole in parts
+            if asked is not None
+        )
+
+
+def fit(
+    costs: Costs, rooms: Sequence[Room], target: Target, remedy: str
+) -> tuple[Fraction, Labels]:
+    """The factor, and the widths whose exact cost is below the target and near it."""
+    least = _scaled(rooms, Fraction(0))
+    lowest = costs.exact(least)
+    if target.used(lowest, costs.full) > 1:
+        raise _too_small(target, lowest, costs.full, remedy)
+    best = (Fraction(0), least, target.used(lowest, costs.full))
+    correction = 1.0  # exact cost to estimate, near the target
+    for _ in range(_CORRECTIONS):
+        factor, widths = _search(costs, rooms, target, correction)
+        exact = costs.exact(widths)
+        used = target.used(exact, costs.full)
+        if best[2] <= used <= 1:
+            best = (factor, widths, used)
+        estimate = costs.estimate(widths)
+        if exact == estimate or 1 - WITHIN <= used <= 1:
+            break
+        correction = (1.001 if used > 1 else 1.0) * exact.macs / estimate.macs
+    factor, widths, used = best
+    if used < 1 - WITHIN and (widths < costs.sizes).any():
+        _warn_coarse(target, costs.exact(widths), costs.full)
+    return factor, widths
+
+
+def _scaled(rooms: Sequence[Room], factor: Fraction) -> Labels:
+    return np.array([room.scaled(factor) for room in rooms], dtype=np.int64)
+
+
+def _search(
+    costs: Costs, rooms: Sequence[Room], target: Target, correction: float
+) -> tuple[Fraction, Labels]:
+    """Bisection for the largest factor that fits, by estimates; then units are given back."""
+
+    def used(widths: Labels) -> Fraction:
+        macs, params = costs.estimate(widths)
+        return target.used(Cost(macs * correction, params), costs.full)
+
+    high = max((Fraction(room.size, room.rule) for room in rooms), default=Fraction(1))
+    if used(_scaled(rooms, high)) <= 1:
+        return high, _scaled(rooms, high)
+    low = Fraction(0)
+    for _ in range(_HALVINGS):
+        middle = (low + high) / 2
+        low, high = (middle, high) if used(_scaled(rooms, middle)) <= 1 else (low, middle)
+        if (_scaled(rooms, low) == _scaled(rooms, high)).all():
+            break
+    widths = _scaled(rooms, low)
+    free = [g for g, room in enumerate(rooms) if room.floor < room.size]
+    while used(widths) < _NEAR:
+        given = False
+        for g in sorted(free, key=lambda g: (-used(_raised(rooms, widths, g)), g)):
+            more = _raised(rooms, widths, g)
+            if (more != widths).any() and used(more) <= 1:
+                widths, given = more, True
+        if not given:
+            break
+    return low, widths
+
+
+def _raised(rooms: Sequence[Room], widths: Labels, g: int) -> Labels:
+    """``widths`` with one step more for group ``g``."""
+    more: Labels = widths.copy()
+    more[g] = rooms[g].above(int(widths[g]))
+    return more
+
+
+def _too_small(target: Target, lowest: Cost, full: Cost, remedy: str) -> InvalidParameterError:
+    macs = Target(target.owner, target.macs, None)
+    missed = bool(macs) and macs.used(lowest, full) > 1
+    name, asked = ("target_macs", target.macs) if missed else ("target_params", target.params)
+    possible = lowest.macs / full.macs if missed else lowest.params / full.params
+    allowed = f"at least {ceil(possible * 10_000) / 10_000:.4f} for this model and these options"
+    return InvalidParameterError(target.owner, name, allowed, asked, remedy)
+
+
+def _warn_coarse(target: Target, cost: Cost, full: Cost) -> None:
+    reached = [
+        f"target_{name}={asked} comes out as {part / whole:.4f}"
+        for name, asked, part, whole in (
+            ("macs", target.macs, cost.macs, full.macs),
+            ("params", target.params, cost.params, full.params),
+        )
+        if asked is not None
+    ]
+    warnings.warn(
+        f"The units are too coarse to come nearer: {', '.join(reached)}.",
+        RsPruneWarning,
+        stacklevel=5,
+    )

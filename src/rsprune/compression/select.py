@@ -1,0 +1,79 @@
+"""Which units of a group survive, by the numbers in their parameters."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import numpy as np
+import numpy.typing as npt
+from torch import Tensor, nn
+
+from rsprune.compression.roles import Place
+from rsprune.layers import layer_weights
+from rsprune.structure.groups import ChannelGraph, ChannelGroup
+
+Scores = npt.NDArray[np.float64]
+
+
+def drop_by_magnitude(
+    model: nn.Module, graph: ChannelGraph, widths: Mapping[str, int]
+) -> dict[str, list[int]]:
+    """Drop the units with the smallest norm over all their parameters."""
+    parameters = dict(model.named_parameters())
+    return {
+        group.name: dropped(magnitude(group, parameters), group.size - widths[group.name])
+        for group in graph.prunable
+        if widths[group.name] < group.size
+    }
+
+
+def drop_by_nonzeros(
+    model: nn.Module, graph: ChannelGraph, widths: Mapping[str, int]
+) -> dict[str, list[int]]:
+    """Drop the units with the fewest non-zero layer weights; of equal ones the smallest."""
+    parameters = dict(model.named_parameters())
+    weights = layer_weights(model)
+    return {
+        group.name: dropped(
+            magnitude(group, parameters),
+            group.size - widths[group.name],
+            first=nonzeros(group, weights),
+        )
+        for group in graph.prunable
+        if widths[group.name] < group.size
+    }
+
+
+def magnitude(group: ChannelGroup, parameters: Mapping[str, Tensor]) -> Scores:
+    """The squared norm of every unit, with every parameter scaled to the same mean: (size,)."""
+    score = np.zeros(group.size)
+    for place in group.places:
+        if place[0] in parameters:
+            squares = _per_unit(place, parameters[place[0]].detach().double().square())
+            mean = squares.mean()
+            score += squares / mean if mean > 0 else 0.0
+    return score
+
+
+def nonzeros(group: ChannelGroup, weights: Mapping[str, Tensor]) -> Scores:
+    """The number of non-zero layer weights of every unit: (size,)."""
+    count = np.zeros(group.size)
+    for place in group.places:
+        if place[0] in weights:
+            count += _per_unit(place, (weights[place[0]].detach() != 0).double())
+    return count
+
+
+def dropped(score: Scores, count: int, *, first: Scores | None = None) -> list[int]:
+    """The ``count`` units with the lowest scores; of equal ones the last go first."""
+    keys = [-np.arange(len(score)), score, *([] if first is None else [first])]
+    return sorted(np.lexsort(keys)[:count].tolist())
+
+
+def _per_unit(place: Place, values: Tensor) -> Scores:
+    """Sum ``values`` over all that each unit owns along the place's dimension."""
+    _, dim, positions = place
+    others = [d for d in range(values.dim()) if d != dim]
+    sums = values.sum(others) if others else values
+    found: Scores = sums.cpu().numpy()[positions].sum(axis=1)
+    return found
