@@ -6,6 +6,7 @@ import torch
 from torch import Tensor
 
 from rsprune.data.images import Raw
+from rsprune.data.part import Data, Part
 from rsprune.errors import DataError
 
 
@@ -21,6 +22,26 @@ def check_raw(name: str, raw: Raw) -> None:
             f"The images of {name} differ: train is {_kind(train)}, test is {_kind(test)}. "
             "Both parts must have the same shape and dtype."
         )
+
+
+def check_data(name: str, data: Data) -> None:
+    """Refuse a user's own Data whose first images are not what it says they are."""
+    for part, images in (
+        ("train", data.train),
+        ("validation", data.validation),
+        ("test", data.test),
+    ):
+        owner = f"the {part} part of {name}"
+        if not isinstance(images, Part):
+            raise DataError(f"{owner.capitalize()} is no rsprune.data.Part: {type(images)}.")
+        first, labels = next(iter(images.in_order(1)), (torch.empty(0), torch.empty(0)))
+        _check_images(owner, first)
+        _check_labels(owner, labels, len(first), data.classes)
+        if tuple(first.shape[1:]) != tuple(data.input_shape):
+            raise DataError(
+                f"The images of {owner} are {_kind(first[0])}, but its input_shape is "
+                f"{tuple(data.input_shape)}."
+            )
 
 
 def _check_images(owner: str, images: Tensor) -> None:
