@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 
 class RsPruneError(Exception):
     """Base of every error raised by rsprune on purpose."""
@@ -68,3 +70,11 @@ class RunError(RsPruneError):
 
 class ExportError(RsPruneError):
     """A model that could not be exported, or whose export computes something else."""
+
+
+class RecipeError(RsPruneError, ValueError):
+    """A recipe with mistakes; ``problems`` lists them all."""
+
+    def __init__(self, problems: Sequence[str]) -> None:
+        self.problems = tuple(problems)
+        super().__init__("\n".join(self.problems))

@@ -1,0 +1,1 @@
+"""Training, evaluation and runs; the only room that knows accelerate."""

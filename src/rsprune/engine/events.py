@@ -1,0 +1,70 @@
+"""What happened in a run: ``events.jsonl``, one JSON object a line.
+
+The file only grows, with one exception: a resumed run repeats what came after its last checkpoint,
+and the first event that is there already replaces the old one and all that followed it.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+from pathlib import Path
+from typing import Any
+
+from rsprune.errors import StorageError
+
+Event = dict[str, Any]
+_KEY = ("event", "stage", "round", "epoch")
+
+
+class EventLog:
+    """The events of one run, on disk and in memory."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self.events: list[Event] = []
+        self._starts: dict[tuple[Any, ...], int] = {}  # where in the file an event begins
+        end = 0
+        for line in path.read_bytes().splitlines(keepends=True) if path.exists() else ():
+            if not line.endswith(b"\n"):
+                break  # half written when the run was killed
+            event = json.loads(line)
+            self.events.append(event)
+            self._starts[_key(event)] = end
+            end += len(line)
+        self._end = end
+
+    def find(self, kind: str) -> Event | None:
+        """The last event of a kind, if there is one."""
+        return next((e for e in reversed(self.events) if e["event"] == kind), None)
+
+    def append(self, event: Event) -> None:
+        """Add an event, on disk when this returns."""
+        key = _key(event)
+        if key in self._starts:
+            self._rewind(self._starts[key])
+        line = (json.dumps(event) + "\n").encode()
+        try:
+            with open(self.path, "r+b" if self.path.exists() else "wb") as file:
+                file.truncate(self._end)
+                file.seek(self._end)
+                file.write(line)
+                file.flush()
+                os.fsync(file.fileno())
+        except OSError as error:
+            raise StorageError(
+                f"'{self.path}' could not be written: {error.strerror}. The run is intact up to "
+                "its last checkpoint: free some space and resume it."
+            ) from error
+        self._starts[key] = self._end
+        self._end += len(line)
+        self.events.append(event)
+
+    def _rewind(self, start: int) -> None:
+        self._starts = {key: at for key, at in self._starts.items() if at < start}
+        self.events = self.events[: len(self._starts)]
+        self._end = start
+
+
+def _key(event: Event) -> tuple[Any, ...]:
+    return tuple(event.get(part) for part in _KEY)

@@ -1,0 +1,82 @@
+"""The device, the precision and the processes of a run: what accelerate knows."""
+
+from __future__ import annotations
+
+from contextlib import AbstractContextManager
+from typing import Any
+
+import torch
+from accelerate import Accelerator
+from torch import Tensor, nn
+
+from rsprune.engine.recipe import Recipe
+
+
+class Machine:
+    """Where a run computes; made once a run."""
+
+    def __init__(self, recipe: Recipe) -> None:
+        if recipe.threads is not None:
+            torch.set_num_threads(recipe.threads)
+        self._accelerator = Accelerator(
+            mixed_precision=recipe.precision, cpu=recipe.device == "cpu"
+        )
+        self._compile = recipe.compile
+        self.memory_format = torch.channels_last if recipe.channels_last else torch.preserve_format
+
+    @property
+    def device(self) -> torch.device:
+        """Where the model is."""
+        device: torch.device = self._accelerator.device
+        return device
+
+    @property
+    def main(self) -> bool:
+        """Whether this process writes files and talks."""
+        return bool(self._accelerator.is_main_process)
+
+    @property
+    def shard(self) -> tuple[int, int]:
+        """The number of this process and of all."""
+        return self._accelerator.process_index, self._accelerator.num_processes
+
+    def place(self, model: nn.Module) -> nn.Module:
+        """The model, moved in place to the device and the memory layout."""
+        return model.to(self.device, memory_format=self.memory_format)  # type: ignore[call-overload, no-any-return]
+
+    def forward(self, model: nn.Module) -> Any:
+        """What computes the model's scores in training: it alone, or with other processes'."""
+        # prepare() would leave its traces in the model where one process needs none of it
+        wrapped = self._accelerator.prepare(model) if self.shard[1] > 1 else model
+        return torch.compile(wrapped) if self._compile else wrapped
+
+    def prepare(self, optimizer: torch.optim.Optimizer) -> Any:
+        """The optimizer with the loss scaling that half precision needs."""
+        return self._accelerator.prepare(optimizer)
+
+    def autocast(self) -> AbstractContextManager[Any]:
+        """Mixed precision, where the recipe has it."""
+        context: AbstractContextManager[Any] = self._accelerator.autocast()
+        return context
+
+    def backward(self, loss: Tensor) -> None:
+        """Gradients of a loss."""
+        self._accelerator.backward(loss)
+
+    def clip(self, model: nn.Module, norm: float) -> None:
+        """Scale the gradients down to a norm."""
+        self._accelerator.clip_grad_norm_(model.parameters(), norm)
+
+    def total(self, values: Tensor) -> Tensor:
+        """The sum of a tensor over all processes."""
+        summed: Tensor = self._accelerator.reduce(values, reduction="sum")
+        return summed
+
+    def wait(self) -> None:
+        """Until all processes are here."""
+        self._accelerator.wait_for_everyone()
+
+    def release(self, model: nn.Module) -> None:
+        """End a stage: forget what was prepared for it."""
+        self._accelerator.unwrap_model(model, keep_fp32_wrapper=False)
+        self._accelerator.free_memory()

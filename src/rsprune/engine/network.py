@@ -1,0 +1,107 @@
+"""The network of a run: built for its data, with trained weights where the recipe names some."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import torch
+from safetensors import SafetensorError
+from safetensors.torch import load_file
+from torch import Tensor, nn
+
+from rsprune.data import Data
+from rsprune.engine.recipe import Recipe
+from rsprune.errors import FileFormatError, InvalidParameterError, RsPruneError
+from rsprune.models import build
+
+_FEW = 3  # names that a message lists
+
+
+def build_network(recipe: Recipe, classes: int, input_shape: tuple[int, ...]) -> nn.Module:
+    """The recipe's model at full size, with random weights that depend on the seed alone."""
+    torch.manual_seed(recipe.seed)
+    fitting = _fitting_options(recipe.model, classes, input_shape[0])
+    model = build(recipe.model, **{**fitting, **recipe.model_options})
+    _check_scores(recipe.model, model, classes, input_shape)
+    return model
+
+
+def prepare_network(recipe: Recipe, data: Data) -> nn.Module:
+    """The recipe's model for these data, with the weights that the recipe names."""
+    model = build_network(recipe, data.classes, data.input_shape)
+    if recipe.weights is not None:
+        load_weights(model, Path(recipe.weights))
+    return model
+
+
+def _fitting_options(name: str, classes: int, channels: int) -> dict[str, Any]:
+    """What a model of each source calls the number of classes and of input channels."""
+    source, colon, _ = name.partition(":")
+    if source == "torchvision":
+        return {"num_classes": classes}
+    if source == "timm":
+        return {"num_classes": classes, "in_chans": channels}
+    if colon:
+        return {}
+    return {"classes": classes} | ({"channels": channels} if name == "small_cnn" else {})
+
+
+def _check_scores(name: str, model: nn.Module, classes: int, input_shape: tuple[int, ...]) -> None:
+    """Refuse, before any training, a model whose output is not one score for each class."""
+    mode = model.training
+    try:
+        with torch.no_grad():
+            scores = model.eval()(torch.zeros(2, *input_shape))
+    except Exception as error:
+        raise RsPruneError(
+            f"The model '{name}' does not take images of {'x'.join(map(str, input_shape))}: "
+            f"{type(error).__name__}: {error}. Choose other data, or set model_options."
+        ) from error
+    model.train(mode)
+    if not isinstance(scores, Tensor) or tuple(scores.shape) != (2, classes):
+        got = tuple(scores.shape) if isinstance(scores, Tensor) else type(scores).__name__
+        raise InvalidParameterError(
+            "the recipe", "model", f"one that gives scores of shape (N, {classes})",
+            f"{name}, which gives {got}",
+            f"The data have {classes} classes: set the model's number of them in model_options.",
+        )  # fmt: skip
+
+
+def load_weights(model: nn.Module, path: Path) -> None:
+    """Load a state dict (``.pt``, ``.pth`` or ``.safetensors``) into ``model``."""
+    state = _read_state(path)
+    own = model.state_dict()
+    missing = [name for name in own if name not in state and "num_batches_tracked" not in name]
+    extra = [name for name in state if name not in own]
+    odd = [n for n in own if n in state and state[n].shape != own[n].shape]
+    if missing or extra or odd:
+        faults = {"lacks": missing, "also has": extra, "has another shape in": odd}
+        words = "; ".join(f"{verb} {_listed(names)}" for verb, names in faults.items() if names)
+        raise FileFormatError(f"'{path}' does not fit the model: it {words}.")
+    model.load_state_dict({**own, **state})
+
+
+def _read_state(path: Path) -> dict[str, Tensor]:
+    if not path.is_file():
+        raise FileFormatError(f"There is no file '{path}' of weights; is the path right?")
+    try:
+        if path.suffix == ".safetensors":
+            return load_file(str(path))
+        found = torch.load(path, map_location="cpu", weights_only=True)
+    except (SafetensorError, OSError, RuntimeError, ValueError, EOFError, KeyError) as error:
+        raise FileFormatError(f"'{path}' cannot be read as weights: {error}") from error
+    except Exception as error:  # unpicklers raise anything
+        raise FileFormatError(
+            f"'{path}' is no plain state dict: {error}. Save one with "
+            "torch.save(model.state_dict(), path)."
+        ) from error
+    found = found.get("state_dict", found) if isinstance(found, dict) else found
+    if not isinstance(found, dict) or not all(isinstance(t, Tensor) for t in found.values()):
+        raise FileFormatError(f"'{path}' holds no state dict, a mapping of names to tensors.")
+    return {name.removeprefix("module."): tensor for name, tensor in found.items()}
+
+
+def _listed(names: list[str]) -> str:
+    more = f" and {len(names) - _FEW} more" if len(names) > _FEW else ""
+    return ", ".join(map(repr, names[:_FEW])) + more
