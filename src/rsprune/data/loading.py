@@ -86,13 +86,15 @@ def load(
     usual: dict[str, Any] = {"validation": validation, "seed": seed, "normalise": normalise}
     if source == FOLDER:
         kind = "crop-flip" if augment == "auto" else augment
-        return read_folder(name, Path(rest), augment=kind, size=size, workers=workers, **usual)
+        return read_folder(
+            name, Path(rest).expanduser(), augment=kind, size=size, workers=workers, **usual
+        )
     for option, value in (("size", size), ("workers", workers)):
         if value is not None:
             raise _unused(name, option, value)
     if known is None:
         return _from_factory(name, augment, usual)
-    raw = known.read() if directory is None else known.read(directory)
+    raw = known.read() if directory is None else known.read(Path(directory).expanduser())
     return in_memory(name, raw, augment=known.augment if augment == "auto" else augment, **usual)
 
 
