@@ -4,6 +4,7 @@ from rsprune.compression.compress import Compressed, compress, compress_with_pla
 from rsprune.compression.plan import GroupPlan, WidthPlan
 from rsprune.compression.sparsity import Sparsity, layer_sparsity
 from rsprune.compression.widths import plan_widths
+from rsprune.compression.zero import unit_slots
 
 __all__ = [
     "Compressed",
@@ -14,4 +15,5 @@ __all__ = [
     "compress_with_plan",
     "layer_sparsity",
     "plan_widths",
+    "unit_slots",
 ]

@@ -3,21 +3,38 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass, replace
 from typing import Any
 
+import numpy as np
 import torch
 from torch import nn
 
 from rsprune.checks import check_choice
-from rsprune.compression.plan import WidthPlan
+from rsprune.compression.activations import as_runs
+from rsprune.compression.cost import Costs, as_inputs
+from rsprune.compression.plan import GroupPlan, WidthPlan
+from rsprune.compression.reset import check_resets, reset
 from rsprune.compression.select import drop_by_magnitude, drop_by_nonzeros
+from rsprune.compression.sparsity import Sparsity
+from rsprune.compression.thinet import Scales, drop_by_thinet, rescale
 from rsprune.compression.widths import Options, plan
-from rsprune.structure.prune import prune
+from rsprune.compression.zero import check_unchanged, dead_units
+from rsprune.errors import InvalidParameterError
+from rsprune.metrics.macs import profile
+from rsprune.shadow import named_tensors
+from rsprune.structure.cut import survivors
+from rsprune.structure.groups import ChannelGraph
+from rsprune.structure.prune import alive_labels, prune
 from rsprune.structure.trace import trace
 
 SELECTIONS = ("magnitude", "nonzeros", "thinet")
 MODES = ("ratio", "zero-groups")
+# what the ratio mode alone looks at
+_DEFAULTS = {
+    "epsilon": 0.1, "unit": "auto", "round_to": 1, "target_macs": None, "target_params": None,
+    "select": "magnitude", "inherit": True,
+}  # fmt: skip
 
 
 @dataclass(frozen=True, eq=False)
@@ -87,9 +104,94 @@ def compress_with_plan(
     options = Options("compress", epsilon, unit, round_to, target_macs, target_params)
     check_choice("compress", "select", select, SELECTIONS)
     check_choice("compress", "mode", mode, MODES)
+    _check_together(options, select, inherit, mode, batches, optimizer)
     graph = trace(model, example_inputs)
-    planned = plan(model, graph, options)
-    choose = {"magnitude": drop_by_magnitude, "nonzeros": drop_by_nonzeros}[select]
-    drop = choose(model, graph, planned.widths)
+    if not inherit:
+        check_resets(model)
+    scales: Scales = {}
+    if mode == "zero-groups":
+        drop = dead_units(model, graph)
+        planned = _zero_plan(model, graph, drop)
+    else:
+        planned = plan(model, graph, options)
+        if select == "thinet":
+            runs = (
+                [graph.arguments] if batches is None else as_runs(model, batches, graph.arguments)
+            )
+            drop, scales = drop_by_thinet(model, graph, planned.widths, runs)
+        else:
+            choose = drop_by_magnitude if select == "magnitude" else drop_by_nonzeros
+            drop = choose(model, graph, planned.widths)
     slim = prune(model, graph, drop, optimizer=optimizer)
+    planned, drop = _as_cut(slim, graph, planned, drop)
+    if inherit:
+        kept = survivors(graph.labels, alive_labels(graph, drop))
+        rescale(slim, kept, {name: own for name, own in scales.items() if name in drop})
+    else:
+        reset(slim)
+    if mode == "zero-groups":
+        check_unchanged(model, slim, graph.arguments)
     return Compressed(slim, planned, drop)
+
+
+def _check_together(
+    options: Options, select: str, inherit: object, mode: str, batches: object, optimizer: object
+) -> None:
+    """Refuse options that contradict each other."""
+    check_choice("compress", "inherit", inherit, (True, False))
+    if batches is not None and select != "thinet":
+        raise InvalidParameterError(
+            "compress", "batches", f"left out with select={select!r}", type(batches).__name__,
+            'Only select="thinet" looks at data.',
+        )  # fmt: skip
+    if optimizer is not None and not inherit:
+        raise InvalidParameterError(
+            "compress", "optimizer", "left out with inherit=False", type(optimizer).__name__,
+            "What it remembers is about weights that are gone: make a new one.",
+        )  # fmt: skip
+    if mode != "zero-groups":
+        return
+    given = {**asdict(options), "select": select, "inherit": inherit}
+    for name, default in _DEFAULTS.items():
+        if given[name] != default:
+            raise InvalidParameterError(
+                "compress", name, 'left out with mode="zero-groups"', given[name],
+                "That mode removes the units that are zero, no more and no fewer.",
+            )  # fmt: skip
+
+
+def _zero_plan(model: nn.Module, graph: ChannelGraph, drop: Mapping[str, list[int]]) -> WidthPlan:
+    groups = []
+    for group in graph.prunable:
+        gone = Sparsity(len(drop.get(group.name, ())), group.size)
+        width = group.size - gone.zeros
+        groups.append(GroupPlan(group.name, group.size, width, gone, "units that are zero"))
+    costs = Costs(model, graph)
+    cost = costs.exact(np.array([group.width for group in groups], dtype=np.int64))
+    return WidthPlan(tuple(groups), "zero-groups", 1.0, *map(int, (*cost, *costs.full)))
+
+
+def _as_cut(
+    slim: nn.Module, graph: ChannelGraph, planned: WidthPlan, drop: dict[str, list[int]]
+) -> tuple[WidthPlan, dict[str, list[int]]]:
+    """Plan and drop without the groups that ``prune`` left whole, of which it has warned."""
+    kept = survivors(graph.labels, alive_labels(graph, drop))
+    shapes = {name: tensor.shape for name, tensor in named_tensors(slim).items()}
+    whole = {
+        name
+        for name in drop
+        if all(
+            shapes[tensor][dim] != len(kept[tensor][dim]) for tensor, dim, _ in graph[name].places
+        )
+    }
+    if not whole:
+        return planned, drop
+    found = profile(slim, as_inputs(graph.arguments))
+    groups = tuple(
+        replace(group, width=group.size, driver="the model's code needs it whole")
+        if group.name in whole
+        else group
+        for group in planned.groups
+    )
+    planned = replace(planned, groups=groups, macs=found.macs, params=found.params)
+    return planned, {name: units for name, units in drop.items() if name not in whole}

@@ -2,6 +2,7 @@
 
 A layer reads a group if the group lies on the dimension over which the layer's weight is summed.
 Every other parameter of the group (filters, biases, norms, depthwise kernels) makes its channels.
+The parameters of modules that are not torch's own may do both.
 """
 
 from __future__ import annotations
@@ -10,11 +11,17 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from torch import nn
+from torch.nn.modules.batchnorm import _NormBase
+from torch.nn.modules.conv import _ConvNd
 
 from rsprune.layers import contracted_dim
 from rsprune.structure.groups import ChannelGroup
 from rsprune.structure.layout import Labels
 
+_KNOWN = (
+    _ConvNd, nn.Linear, nn.MultiheadAttention, _NormBase, nn.LayerNorm, nn.GroupNorm, nn.RMSNorm,
+    nn.PReLU,
+)  # fmt: skip
 Place = tuple[str, int, Labels]  # tensor, dim, positions (units, count)
 
 
@@ -22,7 +29,7 @@ Place = tuple[str, int, Labels]  # tensor, dim, positions (units, count)
 class Roles:
     """For every parameter by name, the dimensions that are read and those that are made.
 
-    A parameter that several modules share may be both along one dimension.
+    A parameter that several modules share, or whose module is unknown, may be both at once.
     """
 
     reads: Mapping[str, frozenset[int]]
@@ -47,9 +54,13 @@ def find_roles(model: nn.Module) -> Roles:
             if parameter is None:
                 continue
             name, read = names[parameter], contracted_dim(module, own)
-            if read is not None:
-                reads[name].add(read)
-            makes[name].update(d for d in range(parameter.dim()) if d != read)
+            dims = range(parameter.dim())
+            if isinstance(module, _KNOWN):
+                reads[name].update(() if read is None else (read,))
+                makes[name].update(d for d in dims if d != read)
+            else:
+                reads[name].update(dims)
+                makes[name].update(dims)
     return Roles(
         {name: frozenset(dims) for name, dims in reads.items()},
         {name: frozenset(dims) for name, dims in makes.items()},

@@ -49,7 +49,7 @@ def magnitude(group: ChannelGroup, parameters: Mapping[str, Tensor]) -> Scores:
     score = np.zeros(group.size)
     for place in group.places:
         if place[0] in parameters:
-            squares = _per_unit(place, parameters[place[0]].detach().double().square())
+            squares = per_unit(place, parameters[place[0]].detach().double().square())
             mean = squares.mean()
             score += squares / mean if mean > 0 else 0.0
     return score
@@ -60,7 +60,7 @@ def nonzeros(group: ChannelGroup, weights: Mapping[str, Tensor]) -> Scores:
     count = np.zeros(group.size)
     for place in group.places:
         if place[0] in weights:
-            count += _per_unit(place, (weights[place[0]].detach() != 0).double())
+            count += per_unit(place, (weights[place[0]].detach() != 0).double())
     return count
 
 
@@ -70,7 +70,7 @@ def dropped(score: Scores, count: int, *, first: Scores | None = None) -> list[i
     return sorted(np.lexsort(keys)[:count].tolist())
 
 
-def _per_unit(place: Place, values: Tensor) -> Scores:
+def per_unit(place: Place, values: Tensor) -> Scores:
     """Sum ``values`` over all that each unit owns along the place's dimension."""
     _, dim, positions = place
     others = [d for d in range(values.dim()) if d != dim]

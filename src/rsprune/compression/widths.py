@@ -152,7 +152,8 @@ def find_drivers(model: nn.Module, graph: ChannelGraph, unit: str) -> tuple[str,
     roles = find_roles(model)
     drivers = {}
     for group in graph.prunable:
-        names = list(dict.fromkeys(tensor for tensor, _, _ in roles.readers(group)))
+        read = dict.fromkeys(tensor for tensor, _, _ in roles.readers(group))
+        names = [name for name in read if name in sparsity]
         drivers[group.name] = (
             Driver(total([sparsity[name] for name in names]), _listed(names))
             if names
