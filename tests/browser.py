@@ -13,6 +13,7 @@ import json
 import os
 import shutil
 import subprocess
+import sys
 import tempfile
 import time
 from collections.abc import Iterator
@@ -28,6 +29,14 @@ FLAGS = (
     "--hide-scrollbars", "--font-render-hinting=none", "--host-resolver-rules=MAP * ~NOTFOUND",
     "--remote-debugging-pipe",
 )  # fmt: skip
+# Chromium reads its orders from descriptor 3 and answers on 4.
+LAUNCH = """
+import fcntl, os, sys
+orders, answers = (fcntl.fcntl(int(n), fcntl.F_DUPFD, 10) for n in sys.argv[1:3])
+os.dup2(orders, 3)
+os.dup2(answers, 4)
+os.execv(sys.argv[3], sys.argv[3:])
+"""
 PATIENCE = 60.0  # seconds, on a busy machine
 
 
@@ -118,10 +127,10 @@ def opened(file: Path, *, width: int = 1280, dark: bool = False) -> Iterator[Pag
     """A file in a browser window of this width, which has drawn its figures."""
     program = find_chromium()
     assert program is not None, "There is no chromium; ask find_chromium() first."
-    to_read, to_write = os.pipe(), os.pipe()  # Chromium's fd 3 and fd 4
+    to_read, to_write = os.pipe(), os.pipe()
     with tempfile.TemporaryDirectory(ignore_cleanup_errors=True) as home:
         process = subprocess.Popen(
-            ["sh", "-c", f'exec "$@" 3<&{to_read[0]} 4>&{to_write[1]}', "sh", program, *FLAGS,
+            [sys.executable, "-ISc", LAUNCH, str(to_read[0]), str(to_write[1]), program, *FLAGS,
              f"--user-data-dir={home}", "about:blank"],
             pass_fds=(to_read[0], to_write[1]),
             stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL,

@@ -67,7 +67,7 @@ def widths(run: Run) -> Figure:
     )
     said = ", ".join(f"{name} {old} to {new}" for name, old, new in rows)
     alt = f"Grouped bars: output channels of {len(rows)} layers, before and after. {said}."
-    return Figure("widths", "Widths before and after", alt, data, layout, span=26 * len(rows))
+    return Figure("widths", "Widths before and after", alt, data, layout, span=20 * len(rows))
 
 
 def sparsity(run: Run) -> Figure:
@@ -75,7 +75,12 @@ def sparsity(run: Run) -> Figure:
     names = list(dict.fromkeys(name for e in run.epochs for name in e.layers))
     few = len(names) <= NAMED
     data = [
-        curve(run.epochs, escape(name), _layer_sparsity(name), hue(i, len(names)))
+        curve(
+            run.epochs,
+            escape(name.removesuffix(".weight")),
+            _layer_sparsity(name),
+            hue(i, len(names)),
+        )
         | {"showlegend": few}
         for i, name in enumerate(names)
     ]
@@ -86,7 +91,8 @@ def sparsity(run: Run) -> Figure:
         yaxis={"title": {"text": "zeros"}, "tickformat": ".0%", "range": [-0.02, 1.02]},
         shapes=bands(run.epochs) + borders(run.epochs),
         annotations=stage_names(run.epochs),
-        height=440,
+        height=460,
+        margin={"l": 56, "r": 16, "t": 76, "b": 48},
     )
     last = next((e.sparsity for e in reversed(run.epochs) if e.stage == "explore"), None)
     alt = (
@@ -172,7 +178,7 @@ def tradeoff(run: Run) -> Figure:
         )
     layout = layout_of(
         xaxis={"title": {"text": "multiply-accumulates"}, "rangemode": "tozero"},
-        yaxis={"title": {"text": "accuracy"}, "tickformat": ".1%"},
+        yaxis={"title": {"text": "accuracy"}, "tickformat": ".1%", "range": _around(data)},
         hovermode="closest",
     )
     said = "; ".join(
@@ -228,3 +234,10 @@ def _beside(name: str, right: bool) -> str:
 
 def _layer_sparsity(name: str) -> Callable[[Epoch], float | None]:
     return lambda epoch: epoch.layers.get(name)
+
+
+def _around(traces: list[dict[str, Any]]) -> list[float]:
+    """A range of accuracies with room for labels above and below."""
+    values = [value for trace in traces for value in trace["y"]]
+    room = max(0.18 * (max(values) - min(values)), 0.002)
+    return [min(values) - room, max(values) + room]

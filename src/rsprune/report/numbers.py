@@ -16,10 +16,9 @@ def count(value: float | None) -> str:
 
 def short(value: float | None) -> str:
     """``15.25 M``; small numbers in full."""
-    if value is None or value < 100_000:
+    if value is None or value < 10_000_000:
         return count(value)
-    unit, scale = next((u, s) for u, s in (("G", 1e9), ("M", 1e6), ("k", 1e3)) if value >= s)
-    return f"{value / scale:.4g} {unit}"
+    return f"{value / 1e6:.4g} M" if value < 1e9 else f"{value / 1e9:.4g} G"
 
 
 def percent(value: float | None) -> str:

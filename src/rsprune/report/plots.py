@@ -16,9 +16,9 @@ from rsprune.report.run import Epoch, Round
 BEFORE, AFTER, WARM = "#98a4b5", "#12908a", "#c8772e"
 LINE = "rgba(128, 136, 148, 0.55)"
 PHASES = {
-    "prox": "rgba(72, 126, 214, 0.13)",
-    "orthant": "rgba(228, 148, 44, 0.17)",
-    "half-space": "rgba(150, 92, 208, 0.15)",
+    "prox": "rgba(72, 126, 214, 0.16)",
+    "orthant": "rgba(228, 148, 44, 0.19)",
+    "half-space": "rgba(150, 92, 208, 0.17)",
 }
 NAMED = 10  # lines that a legend can name
 _ROOM = 0.09  # the share of all epochs from which on a stage has room for its name
@@ -49,10 +49,10 @@ def layout_of(**more: Any) -> dict[str, Any]:
     """A calm layout: no frame, a legend above, nothing to drag on a phone."""
     return {
         "height": 380,
-        "margin": {"l": 56, "r": 16, "t": 44, "b": 48},
+        "margin": {"l": 56, "r": 16, "t": 56, "b": 48},
         "dragmode": False,
         "hovermode": "x unified",
-        "legend": {"orientation": "h", "x": 0, "y": 1.02, "xanchor": "left", "yanchor": "bottom"},
+        "legend": {"orientation": "h", "x": 0, "y": 1, "yanchor": "top", "yref": "container"},
         **more,
     }
 
@@ -166,14 +166,14 @@ def borders(epochs: Sequence[Epoch]) -> list[dict[str, Any]]:
 
 
 def stage_names(epochs: Sequence[Epoch]) -> list[dict[str, Any]]:
-    """The names of the stages, inside the figure's top, where there is room for them."""
+    """The names of the stages, above it, where there is room for them."""
     return [
         {
             "text": _stage_name(stage[0]),
             "x": first - 0.5 + len(stage) / 2,
             "y": 1,
             "yref": "paper",
-            "yanchor": "top",
+            "yanchor": "bottom",
             "showarrow": False,
             "font": {"size": 11},
         }

@@ -171,10 +171,10 @@ def sentence(run: Run) -> str:
     """The outcome in one sentence."""
     before, after = outcomes(run)
     if before is None or after is None:
-        return f"{run.start.model} on {run.start.data}: nothing has been cut yet."
+        return "Nothing has been cut yet."
     macs = numbers.ratio(before.cost.macs, after.cost.macs, "fewer multiply-accumulates")
     params = numbers.ratio(before.cost.params, after.cost.params, "fewer parameters")
-    said = f"{run.start.model} on {run.start.data}: {macs} and {params}"
+    said = f"{macs} and {params}"
     if before.test_accuracy is None or after.test_accuracy is None:
         return f"{said}."
     change = numbers.points(before.test_accuracy, after.test_accuracy)
