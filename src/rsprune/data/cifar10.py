@@ -24,11 +24,11 @@ from rsprune.errors import DataError
 CLASSES = 10
 SIDE = 32
 NPZ = "cifar10.npz"
-HOW_TO_GET_IT = (
-    "Get it with: rsprune data cifar10. Or unpack one of the original archives "
-    "(cifar-10-python.tar.gz, cifar-10-binary.tar.gz) and give its directory: "
-    "--data.directory DIR on the command line, directory=DIR to load()."
+BY_HAND = (
+    "unpack one of the original archives (cifar-10-python.tar.gz, cifar-10-binary.tar.gz) and give "
+    "its directory: --data.directory DIR on the command line, directory=DIR to load()."
 )
+HOW_TO_GET_IT = f"Get it with: rsprune data cifar10. Or {BY_HAND}"
 
 _BATCHES = tuple(f"data_batch_{number}" for number in range(1, 6))
 _PIXELS = 3 * SIDE * SIDE

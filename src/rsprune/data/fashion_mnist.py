@@ -6,6 +6,7 @@ import gzip
 import math
 import os
 import struct
+import zlib
 from pathlib import Path
 
 import torch
@@ -44,7 +45,7 @@ def _read_idx(path: Path) -> Tensor:
             "apt-get install dataset-fashion-mnist. Elsewhere, put the four .gz files of the "
             "original release into a directory and pass it."
         ) from None
-    except (OSError, EOFError) as problem:
+    except (OSError, EOFError, zlib.error) as problem:
         raise DataError(f"{path} cannot be read: {problem}. Get the file again.") from problem
     if len(content) < 4 or content[:3] != b"\x00\x00\x08":
         raise DataError(f"{path} is no IDX file of bytes. Get the file again.")

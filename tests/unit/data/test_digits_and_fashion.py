@@ -50,7 +50,9 @@ def test_missing_data_says_how_to_get_it(tmp_path: Path) -> None:
         load_fashion_mnist(tmp_path)
 
 
-@pytest.mark.parametrize("damage", ["truncated gzip", "truncated data", "not gzip", "not idx"])
+@pytest.mark.parametrize(
+    "damage", ["truncated gzip", "flipped bytes", "truncated data", "not gzip", "not idx"]
+)
 def test_damaged_data_is_named(fashion: Path, damage: str) -> None:
     path = fashion / "t10k-labels-idx1-ubyte.gz"
     whole = path.read_bytes()
@@ -58,6 +60,7 @@ def test_damaged_data_is_named(fashion: Path, damage: str) -> None:
     path.write_bytes(
         {
             "truncated gzip": whole[:-9],
+            "flipped bytes": whole[:20] + bytes(b ^ 0xFF for b in whole[20:]),
             "truncated data": gzip.compress(content[:-1]),
             "not gzip": b"<html>moved</html>",
             "not idx": gzip.compress(b"hello, world"),
