@@ -221,6 +221,13 @@ def _tradeoff(run: Run) -> list[tuple[str, int, float]]:
     if before is not None:
         stops.append(("baseline", before.cost.macs, before.validation_accuracy))
     stops += [(f"round {r.round}, sparse", r.before.macs, r.accuracy) for r in run.rounds]
+    cuts = {r.round: r.after.macs for r in run.rounds if r.after is not None}
+    result = run.finish.after.cost.macs if run.finish is not None else None
+    stops += [  # what was fine-tuned, but not kept in the end, or not yet
+        (f"round {number}, tuned", cuts[number], value)
+        for number, value in run.finetuned.items()
+        if number in cuts and cuts[number] != result
+    ]
     if run.finish is not None:
         after = run.finish.after
         stops.append(("result", after.cost.macs, after.validation_accuracy))
