@@ -1,18 +1,25 @@
-"""The command line: ``rsprune profile MODEL``."""
+"""The command line: ``rsprune compress`` and its companions."""
 
 from __future__ import annotations
 
 import sys
 
-_NEEDED = ("typer", "rich")
+_EXTRAS = {
+    "cli": ("accelerate", "jinja2", "optuna", "plotly", "pydantic", "rich", "tomli_w", "typer"),
+    "export": ("onnx", "onnxruntime", "onnxscript"),
+}
 
 
 def main() -> None:
     """Run the command line and exit."""
     try:
         from rsprune.cli.app import run
+
+        code = run(sys.argv[1:])
     except ModuleNotFoundError as error:
-        if str(error.name).partition(".")[0] not in _NEEDED:
-            raise
-        sys.exit('The command line needs two more packages: pip install "rsprune[cli]"')
-    sys.exit(run(sys.argv[1:]))
+        missing = str(error.name).partition(".")[0]
+        for extra, packages in _EXTRAS.items():
+            if missing in packages:
+                sys.exit(f'rsprune: this needs {missing}: pip install "rsprune[{extra}]"')
+        raise
+    sys.exit(code)

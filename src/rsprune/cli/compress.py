@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -15,9 +17,6 @@ from rsprune.engine.recipe import Recipe, read_recipe
 from rsprune.engine.run import begin, execute, recipe_of
 from rsprune.errors import InvalidParameterError, RsPruneError
 from rsprune.report import write_report
-
-# Keys of the recipe are options of the command; typer hands over those it does not know.
-CONTEXT = {"allow_extra_args": True, "ignore_unknown_options": True}
 
 
 def compress(
@@ -58,18 +57,11 @@ def compress(
 
       rsprune compress --resume runs/mine
     """
-    directory = _prepared(recipe, model, data, out, resume, list(context.args))
+    directory = prepared(recipe, model, data, out, resume, list(context.args))
     console = Console(stderr=as_json, emoji=False)
     display = Display(console)
-    try:
-        with display.shown():
-            finish = execute(directory, display)
-    except KeyboardInterrupt:
-        console.print(
-            f"Stopped; nothing is lost. Go on with: rsprune compress --resume {directory}",
-            highlight=False, soft_wrap=True,
-        )  # fmt: skip
-        raise typer.Exit(130) from None
+    with interrupted(console, f"rsprune compress --resume {directory}"), display.shown():
+        finish = execute(directory, display)
     html, _ = write_report(directory)
     exported = _exported(directory, console)
     if as_json:
@@ -83,13 +75,25 @@ def compress(
             console.print(f"  {path}", highlight=False, soft_wrap=True)
 
 
-def _prepared(
+@contextmanager
+def interrupted(console: Console, command: str) -> Iterator[None]:
+    """Say how to go on after Ctrl-C, and exit as shells expect."""
+    try:
+        yield
+    except KeyboardInterrupt:
+        line = f"Stopped; nothing is lost. Go on with: {command}"
+        console.print(line, highlight=False, soft_wrap=True)
+        raise typer.Exit(130) from None
+
+
+def prepared(
     recipe: Path | None,
     model: str | None,
     data: str | None,
     out: Path | None,
     resume: Path | None,
     extra: list[str],
+    suffix: str = "",
 ) -> Path:
     """The run directory, new or found."""
     options = parse_options(extra)
@@ -104,7 +108,7 @@ def _prepared(
     given = {"model": model, "data": data}
     options |= {name: value for name, value in given.items() if value is not None}
     settings = read_recipe(recipe, options)
-    directory = out or Path("runs") / _slug(recipe, settings)
+    directory = out or Path("runs") / f"{_slug(recipe, settings)}{suffix}"
     begin(settings, directory)
     return directory
 

@@ -38,6 +38,10 @@ class EventLog:
         """The last event of a kind, if there is one."""
         return next((e for e in reversed(self.events) if e["event"] == kind), None)
 
+    def holds(self, event: Event) -> bool:
+        """Whether this event, or another of the same place in the run, is there already."""
+        return _key(event) in self._starts
+
     def append(self, event: Event) -> None:
         """Add an event, on disk when this returns."""
         key = _key(event)

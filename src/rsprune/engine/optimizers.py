@@ -16,6 +16,7 @@ from rsprune.optim import HSPG, RDA, OBProxSG, ProxSG, ProxSVRG, param_groups, p
 from rsprune.optim.base import SparseOptimizer
 from rsprune.optim.diagnostics import reach
 
+_REACHED = 0.25  # of the weights: less is not worth the training
 Units = Sequence[Sequence[tuple[Tensor, int, int]]]
 
 
@@ -91,7 +92,7 @@ def _warn_if_weak(optimizer: SparseOptimizer, settings: Explore, lam: float, ste
     found = reach(optimizer, steps)
     for group, rate in zip(optimizer.param_groups, rates, strict=True):
         group["lr"] = rate
-    if found and max(one.share for one in found) < 0.5:
+    if found and max(one.share for one in found) < _REACHED:
         warnings.warn(
             f"explore.lam = {lam:g} is weak for {steps} steps: {found[0]}. Few of them can become "
             "zero; raise explore.lam, explore.epochs or explore.lr.",

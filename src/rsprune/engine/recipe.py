@@ -181,16 +181,18 @@ def read_recipe(path: Path | None, options: Mapping[str, str] | None = None) -> 
     where = str(path) if path else "recipe"
     keys = dict(recipe_keys())
     problems = []
+    sources: dict[str, str] = {}  # of keys that are options
     for name, text in (options or {}).items():
         key = name.replace("-", "_")
         if key not in keys and not key.startswith("model_options."):
             problems.append(f"--{name}: unknown option. {_suggest(key, keys)}".rstrip())
             continue
         _put(values, key.split("."), _option_value(text))
+        sources[key] = f"--{name}"
     try:
         recipe = Recipe.model_validate(values)
     except ValidationError as error:
-        problems += [_problem(where, found, keys) for found in error.errors()]
+        problems += [_problem(where, sources, found, keys) for found in error.errors()]
     if problems:
         raise RecipeError(problems)
     return recipe
@@ -237,18 +239,20 @@ def _option_value(text: str) -> Any:
         return None if text.lower() == "none" else text
 
 
-def _problem(where: str, found: Any, keys: Mapping[str, FieldInfo]) -> str:
-    """One mistake in a line: file, key, what is allowed, what was given, and a remedy."""
+def _problem(
+    file: str, sources: Mapping[str, str], found: Any, keys: Mapping[str, FieldInfo]
+) -> str:
+    """One mistake in a line: where, what is allowed, what was given, and a remedy."""
     key = ".".join(str(part) for part in found["loc"])
+    where = sources.get(key, f"{file}: {key}" if key else file)
     if found["type"] == "extra_forbidden":
-        return f"{where}: {key}: unknown key. {_suggest(key, keys)}".rstrip()
-    if not key:
-        return f"{where}: {found['msg'].removeprefix('Value error, ')}"
-    field = keys.get(key) or keys.get(key.rpartition(".")[0])
-    meaning = f" It is the {field.description}." if field and field.description else ""
-    usual = f" The default is {field.default!r}." if field else ""
+        return f"{where}: unknown key. {_suggest(key, keys)}".rstrip()
     wanted = found["msg"].removeprefix("Input should be ").removeprefix("Value error, ")
-    return f"{where}: {key}: must be {wanted}. Got {found['input']!r}.{meaning}{usual}"
+    if not key:
+        return f"{where}: {wanted}"
+    field = keys.get(key) or keys.get(key.rpartition(".")[0])
+    meaning = f" {key}: {field.description}; default {field.default!r}." if field else ""
+    return f"{where}: must be {wanted}. Got {found['input']!r}.{meaning}"
 
 
 def _suggest(key: str, keys: Mapping[str, FieldInfo]) -> str:

@@ -96,11 +96,16 @@ def recipe_of(directory: Path) -> Recipe:
 def execute(directory: Path, watcher: Watcher) -> Event:
     """Run what is left of the run in ``directory``; its last event, ``finish``."""
     with _alone(directory):
-        return _Run(directory, watcher).execute()
+        return Run(directory, watcher).execute()
 
 
-class _Run:
-    """A run under way."""
+class Run:
+    """A run under way.
+
+    Args:
+        directory: a run directory with its recipe.
+        watcher: who is told.
+    """
 
     def __init__(self, directory: Path, watcher: Watcher) -> None:
         self.directory, self.watcher = directory, watcher
@@ -117,13 +122,17 @@ class _Run:
 
     @property
     def stopping(self) -> bool:
+        """Whether to save the state and stop."""
         return self.watcher.stopping
 
     def step(self, done: int, total: int, loss: float, accuracy: float) -> None:
+        """Pass a step on to the watcher."""
         self.watcher.step(done, total, loss, accuracy)
 
     def event(self, event: Event) -> None:
         """Log an event and show it; a stage that begins leaves only its own checkpoint."""
+        if event.pop("resumed", False) and self.log.holds(event):
+            return
         if event["event"] == "stage":
             self.round = event["round"]
             for old in (self.directory / "checkpoints").iterdir():
@@ -134,13 +143,14 @@ class _Run:
             self.watcher.event(event)
 
     def execute(self) -> Event:
+        """Run what is left; the last event, ``finish``."""
         start = time.monotonic()
         done = self.log.find("finish")
         if done is not None:
             return done
         if self.log.find("start") is None:
             self.event(self._start())
-        self._baseline()
+        self.baseline()
         result = self._recursion()
         rsprune.save(result.model, self.directory / "model.safetensors")
         history = {**asdict(result, dict_factory=_without_model), "model": self.recipe.model}
@@ -151,7 +161,7 @@ class _Run:
 
     # -- stages -----------------------------------------------------------------------------
 
-    def _baseline(self) -> None:
+    def baseline(self) -> None:
         """Train the network as it is, unless the recipe brought trained weights."""
         kept = self.directory / "state" / f"{BASELINE}.safetensors"
         if kept.exists():
@@ -159,17 +169,17 @@ class _Run:
             self.machine.place(self.model)
             return
         if self.recipe.baseline.epochs:
-            self.event(_stage(BASELINE, 0, self.recipe.baseline.epochs))
+            self.event(stage_event(BASELINE, 0, self.recipe.baseline.epochs))
             try:
                 self._train(self.model, BASELINE, self.recipe.baseline)
             except DivergenceError as error:
                 raise RunError(f"There is no baseline to compress. {error}") from error
         self.machine.place(self.model)
-        cost = rsprune.profile(self.model, self._example)
+        cost = rsprune.profile(self.model, self.example)
         self.event(
             {
                 "event": "baseline",
-                "validation_accuracy": self._validate(self.model),
+                "validation_accuracy": self.validate(self.model),
                 "macs": cost.macs, "weights": cost.weights, "params": cost.params,
             }
         )  # fmt: skip
@@ -177,26 +187,25 @@ class _Run:
 
     def _recursion(self) -> PruneResult:
         recipe = self.recipe
-        ratio = {} if recipe.compress.mode == "ratio" else RATIO_ONLY
         return recursive_prune(
             self.model,
-            self._example,
-            explore=self._explore,
-            evaluate=self._validate,
+            self.example,
+            explore=self.explore,
+            evaluate=self.validate,
             finetune=self._finetune,
             lam=recipe.explore.lam,
-            batches=self._batches if recipe.compress.select == "thinet" else None,
             directory=self.directory / "state",
             on_event=self.event,
             **recipe.recursion.model_dump(),
-            **{k: v for k, v in recipe.compress.model_dump().items() if k not in ratio},
+            **self.cut_options,
         )
 
-    def _explore(self, model: nn.Module, lam: float) -> None:
+    def explore(self, model: nn.Module, lam: float) -> None:
+        """Train a model sparse, in place."""
         settings = self.recipe.explore
         units = None
         if settings.optimizer == "hspg" and self.recipe.compress.mode == "zero-groups":
-            units = unit_slots(model, rsprune.trace(model, self._example))
+            units = unit_slots(model, rsprune.trace(model, self.example))
         self._train(model, "explore", settings, lam=lam, units=units)
 
     def _finetune(self, model: nn.Module) -> None:
@@ -212,12 +221,24 @@ class _Run:
         )  # fmt: skip
         train(model, self.data, job, self.machine, self)
 
-    def _validate(self, model: nn.Module) -> float:
+    def validate(self, model: nn.Module) -> float:
+        """The accuracy that decides."""
         return accuracy(self.machine.place(model), self.data.validation, self.machine)
 
     @property
-    def _example(self) -> torch.Tensor:
+    def example(self) -> torch.Tensor:
+        """One input, of zeros."""
         return torch.zeros(1, *self.data.input_shape, device=self.machine.device)
+
+    @property
+    def cut_options(self) -> dict[str, Any]:
+        """The keyword arguments of :func:`rsprune.compress`."""
+        options = self.recipe.compress.model_dump()
+        if options["mode"] == "zero-groups":
+            options = {key: value for key, value in options.items() if key not in RATIO_ONLY}
+        if options["select"] == "thinet":
+            options["batches"] = self._batches
+        return options
 
     @property
     def _batches(self) -> list[torch.Tensor]:
@@ -250,7 +271,7 @@ class _Run:
 
     def _finish(self, result: PruneResult, seconds: float) -> Event:
         models = {"before": self.model, "after": result.model}
-        times = latency(models, self._example)
+        times = latency(models, self.example)
         sides = {
             name: {
                 **asdict(size),
@@ -276,7 +297,7 @@ class _Run:
     def _layers(self, slim: nn.Module) -> list[dict[str, Any]]:
         """The weights of every layer that multiplies, before and after."""
         pair = (self.model, slim)
-        costs = [{x.name: x for x in rsprune.profile(m, self._example).layers} for m in pair]
+        costs = [{x.name: x for x in rsprune.profile(m, self.example).layers} for m in pair]
         rows = []
         for name in costs[0]:
             weights = [getattr(m.get_submodule(name), "weight", None) for m in pair]
@@ -297,7 +318,8 @@ class _Run:
 _SAMPLE, _SAMPLES = 64, 8  # images in a batch, and batches, for ThiNet's choice
 
 
-def _stage(stage: str, number: int, epochs: int, lam: float | None = None) -> Event:
+def stage_event(stage: str, number: int, epochs: int, lam: float | None = None) -> Event:
+    """The event that begins a stage."""
     return {"event": "stage", "stage": stage, "round": number, "epochs": epochs, "lam": lam}
 
 

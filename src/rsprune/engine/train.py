@@ -105,6 +105,7 @@ class _Stage:
         modules = {"model": model} | ({"average": self.average} if self.average else {})
         self.checkpoint = Checkpoint(job.checkpoint, job.name, modules, self.optimizer)
         self.position = Position()
+        self.phase: str | None = None  # of the last step
         self.sums = torch.zeros(3, device=machine.device)  # loss, right, seen
         self.saved_at = time.monotonic()
 
@@ -156,6 +157,7 @@ class _Stage:
         rate = learning_rate(settings, done, settings.epochs * self.steps)
         for group in self.optimizer.param_groups:
             group["lr"] = rate
+        self.phase = getattr(self.optimizer, "phase", None)
         if isinstance(self.optimizer, ProxSVRG):
             self.optimizer.step(lambda: self._gradient(batch))
         else:
@@ -230,7 +232,7 @@ class _Stage:
             "accuracy": right / seen,
             "validation_accuracy": accuracy(best, self.data.validation, self.machine),
             "lr": self.optimizer.param_groups[0]["lr"],
-            "phase": getattr(self.optimizer, "phase", None),
+            "phase": self.phase,
             "sparsity": zeros.ratio,
             "layers": {layer.name: layer.ratio for layer in zeros.layers},
             "seconds": seconds,

@@ -1,0 +1,169 @@
+"""Training: it learns, and stopped at any step it goes on with the same bits."""
+
+from __future__ import annotations
+
+from contextlib import nullcontext
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+import rsprune
+from rsprune.compression import unit_slots
+from rsprune.data import Data, load
+from rsprune.engine.evaluate import accuracy
+from rsprune.engine.machine import Machine
+from rsprune.engine.recipe import Dense, Explore, Finetune, Recipe, Training
+from rsprune.engine.train import Job, train
+from rsprune.errors import DivergenceError, RunError
+from rsprune.models import SmallCNN
+
+
+class Watch:
+    """Counts steps, and asks to stop after a number of them."""
+
+    def __init__(self, stop_after: int | None = None) -> None:
+        self.events: list[dict[str, Any]] = []
+        self.left = stop_after
+
+    @property
+    def stopping(self) -> bool:
+        if self.left is not None:
+            self.left -= 1
+        return self.left is not None and self.left <= 0
+
+    def event(self, event: dict[str, Any]) -> None:
+        self.events.append({k: v for k, v in event.items() if k != "seconds"})
+
+    def step(self, done: int, total: int, loss: float, accuracy: float) -> None:
+        assert 0 < done <= total
+        assert loss >= 0
+        assert 0 <= accuracy <= 1
+
+
+@pytest.fixture(scope="module")
+def data() -> Data:
+    return load("digits")
+
+
+@pytest.fixture(scope="module")
+def machine() -> Machine:
+    return Machine(Recipe(threads=1))
+
+
+def network() -> SmallCNN:
+    torch.manual_seed(0)
+    return SmallCNN(width=8)
+
+
+def job(tmp_path: Path, settings: Training, **more: Any) -> Job:
+    stage = type(settings).__name__.lower().replace("dense", "baseline")
+    return Job(stage, 0, settings, 0, tmp_path / "checkpoint.safetensors", 1e9, **more)
+
+
+def state(model: nn.Module) -> dict[str, Tensor]:
+    return {name: tensor.clone() for name, tensor in model.state_dict().items()}
+
+
+SHORT = {"epochs": 2, "batch_size": 128}
+SETTINGS: dict[str, Training] = {
+    "sgd": Dense(**SHORT),
+    "averaged": Dense(**SHORT, ema=0.9, schedule="one-cycle", label_smoothing=0.1, clip=1.0),
+    "distilled": Finetune(**SHORT, distill=0.5),
+    **{
+        name: Explore(
+            **SHORT,
+            optimizer=name,
+            schedule="step",
+            prox_epochs=0.5,
+            lam=1.0 if name == "hspg" else 0.05,
+        )
+        for name in ("obprox-sg", "prox-sg", "rda", "prox-svrg", "hspg")
+    },
+}
+
+
+@pytest.mark.parametrize("name", SETTINGS)
+def test_a_training_that_was_stopped_ends_with_the_same_bits(
+    name: str, data: Data, machine: Machine, tmp_path: Path
+) -> None:
+    """Stopped within the first epoch, within the second, and after its end."""
+    settings = SETTINGS[name]
+    teacher = SmallCNN(width=16).eval() if name == "distilled" else None
+    whole, watch = network(), Watch()
+    train(whole, data, job(tmp_path, settings, teacher=teacher), machine, watch)
+    pieces = tmp_path / "pieces"
+    pieces.mkdir()
+    heard: list[dict[str, Any]] = []
+    for stop in (3, 12, None, None):
+        part, own = network(), Watch(stop)
+        with pytest.raises(KeyboardInterrupt) if stop else nullcontext():
+            train(part, data, job(pieces, settings, teacher=teacher), machine, own)
+        heard += own.events
+    for key, tensor in state(whole).items():
+        assert torch.equal(tensor, state(part)[key]), key
+    assert heard == watch.events
+
+
+def test_a_baseline_learns_the_digits(data: Data, machine: Machine, tmp_path: Path) -> None:
+    model, watch = network(), Watch()
+    train(model, data, job(tmp_path, Dense(epochs=6)), machine, watch)
+    assert watch.events[-1]["validation_accuracy"] == accuracy(model, data.validation, machine)
+    assert accuracy(model, data.test, machine) > 0.95
+
+
+def test_exploring_makes_zeros_and_ends_in_an_orthant_phase(
+    data: Data, machine: Machine, tmp_path: Path
+) -> None:
+    model, watch = network(), Watch()
+    train(model, data, job(tmp_path, Explore(epochs=8, lam=3e-3)), machine, watch)
+    last = watch.events[-1]
+    assert last["phase"] == "orthant"
+    assert last["sparsity"] > 0.5
+    assert set(last["layers"]) == {n for n, p in model.named_parameters() if p.dim() > 1}
+
+
+def test_half_space_exploring_zeroes_whole_units(
+    data: Data, machine: Machine, tmp_path: Path
+) -> None:
+    """With the units of the model as groups, what HSPG leaves can be cut without a change."""
+    model = network()
+    example = torch.zeros(1, *data.input_shape)
+    units = unit_slots(model, rsprune.trace(model, example))
+    settings = Explore(epochs=8, optimizer="hspg", lam=0.02, prox_epochs=2, half_space=0.3)
+    train(model, data, job(tmp_path, settings, units=units), machine, Watch())
+    slim = rsprune.compress(model, example, mode="zero-groups")
+    assert rsprune.profile(slim, example).macs < rsprune.profile(model, example).macs
+    images, _ = next(data.test.in_order(64))
+    torch.testing.assert_close(slim.eval()(images), model.eval()(images), rtol=0, atol=1e-4)
+
+
+def test_a_loss_that_explodes_is_reported(data: Data, machine: Machine, tmp_path: Path) -> None:
+    settings = Dense(epochs=3, lr=1e6, momentum=0.99)
+    with pytest.raises(DivergenceError, match=r"baseline\.lr .*clip"):
+        train(network(), data, job(tmp_path, settings), machine, Watch())
+
+
+def test_a_checkpoint_of_another_job_is_refused(
+    data: Data, machine: Machine, tmp_path: Path
+) -> None:
+    train(network(), data, job(tmp_path, Dense(**SHORT)), machine, Watch())
+    with pytest.raises(RunError, match="another training"):
+        train(network(), data, job(tmp_path, Explore(**SHORT, lam=0.05)), machine, Watch())
+
+
+def test_a_damaged_checkpoint_is_reported(data: Data, machine: Machine, tmp_path: Path) -> None:
+    path = tmp_path / "checkpoint.safetensors"
+    path.write_bytes(b"nothing")
+    with pytest.raises(RunError, match=r"damaged.*Delete it"):
+        train(network(), data, job(tmp_path, Dense(**SHORT)), machine, Watch())
+
+
+def test_channels_last_trains_to_the_same_accuracy(data: Data, tmp_path: Path) -> None:
+    machine = Machine(Recipe(threads=1, channels_last=True))
+    model = network()
+    train(model, data, job(tmp_path, Dense(epochs=3)), machine, Watch())
+    assert model.conv2.weight.is_contiguous(memory_format=torch.channels_last)
+    assert accuracy(model, data.test, machine) > 0.9
