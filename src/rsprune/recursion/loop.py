@@ -110,7 +110,8 @@ def recursive_prune(
     batches = list(batches) if isinstance(batches, Iterator) else batches  # read in every round
     full = _rehearsed(model, example_inputs, settings)
     arguments = {
-        **asdict(settings),
+        **{name: value for name, value in asdict(settings).items() if name != "cut"},
+        **settings.cut,
         "example_inputs": _described(example_inputs),
         "finetune": finetune is not None,
         "batches": batches is not None,

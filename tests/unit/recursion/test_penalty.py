@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from itertools import pairwise
+
 import pytest
 
 from rsprune.errors import InvalidParameterError
@@ -30,7 +32,7 @@ def test_a_model_that_did_not_shrink_keeps_its_penalty(rule: str) -> None:
 def test_over_rounds_the_paper_rule_depends_on_the_first_and_last_size_alone() -> None:
     """The ratios telescope: lambda^t = |M^t| / |M^0| * lambda^0."""
     lam, sizes = 1e-2, [100_000, 31_000, 8_000, 7_900]
-    for before, after in zip(sizes, sizes[1:], strict=False):
+    for before, after in pairwise(sizes):
         lam = next_penalty("paper", lam, before=before, after=after)
     assert lam == pytest.approx(1e-2 * 7_900 / 100_000)
 

@@ -110,12 +110,15 @@ def noted(_event: dict[str, Any]) -> None:
 
 
 def run(directory: Path | None, counter: Counter | None = None, **changes: Any) -> PruneResult:
+    """The toy recursion: its third model loses accuracy, and the second cannot be mended."""
     count = counter or Counter(-1, lambda: None)
-    settings = {"lam": 0.006, "rounds": 3, "lambda_rule": "constant", "tolerance": 0.1, **changes}
-    return recursive_prune(
-        trained_net(), X, explore=count(explore), evaluate=count(evaluate),
-        finetune=count(finetune), on_event=count(noted), directory=directory, **settings,
-    )  # fmt: skip
+    arguments = {
+        "model": trained_net(), "example_inputs": X, "directory": directory,
+        "explore": count(explore), "evaluate": count(evaluate), "finetune": count(finetune),
+        "on_event": count(noted), "lam": 0.006, "rounds": 3, "lambda_rule": "constant",
+        "tolerance": 0.1,
+    }  # fmt: skip
+    return recursive_prune(**{**arguments, **changes})
 
 
 def main(directory: str, call: str) -> None:
