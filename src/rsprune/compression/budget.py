@@ -74,22 +74,23 @@ def fit(
 ) -> tuple[Fraction, Labels]:
     """The factor, and the widths whose exact cost is below the target and near it."""
     least = _scaled(rooms, Fraction(0))
-    lowest = costs.exact(least)
-    if target.used(lowest, costs.full) > 1:
-        raise _too_small(target, lowest, costs.full, remedy)
-    best = (Fraction(0), least, target.used(lowest, costs.full))
+    found: list[tuple[Fraction, Fraction, Labels]] = []  # used, factor, widths
     correction = 1.0  # exact cost to estimate, near the target
     for _ in range(_CORRECTIONS):
         factor, widths = _search(costs, rooms, target, correction)
-        exact = costs.exact(widths)
+        exact, estimate = costs.exact(widths), costs.estimate(widths)
         used = target.used(exact, costs.full)
-        if best[2] <= used <= 1:
-            best = (factor, widths, used)
-        estimate = costs.estimate(widths)
-        if exact == estimate or 1 - WITHIN <= used <= 1:
+        if used <= 1:
+            found.append((used, factor, widths))
+        if exact == estimate or 1 - WITHIN <= used <= 1 or (widths == least).all():
             break
         correction = (1.001 if used > 1 else 1.0) * exact.macs / estimate.macs
-    factor, widths, used = best
+    if not found:
+        lowest = costs.exact(least)
+        if target.used(lowest, costs.full) > 1:
+            raise _too_small(target, lowest, costs.full, remedy)
+        found.append((target.used(lowest, costs.full), Fraction(0), least))
+    used, factor, widths = max(found, key=lambda entry: entry[0])
     if used < 1 - WITHIN and (widths < costs.sizes).any():
         _warn_coarse(target, costs.exact(widths), costs.full)
     return factor, widths

@@ -46,6 +46,7 @@ class Costs:
         self.sizes = np.array([group.size for group in graph.prunable], dtype=np.int64)
         self.profile: Profile = profile(model, as_inputs(graph.arguments))
         self.full = Cost(self.profile.macs, self.profile.params)
+        self._known = {self.sizes.tobytes(): self.full}
         self._prepare()
 
     def _prepare(self) -> None:
@@ -86,8 +87,12 @@ class Costs:
 
     def exact(self, widths: Labels) -> Cost:
         """The cost of these widths, counted on a cut double."""
-        if (widths == self.sizes).all():
-            return self.full
+        key = widths.tobytes()
+        if key not in self._known:
+            self._known[key] = self._count(widths)
+        return self._known[key]
+
+    def _count(self, widths: Labels) -> Cost:
         gone = {
             group.name: list(range(int(width), group.size))
             for group, width in zip(self.graph.prunable, widths, strict=True)

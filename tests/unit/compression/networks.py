@@ -44,14 +44,14 @@ def outputs_in_double(model: nn.Module, x: Tensor) -> Tensor:
 
 
 class Chain(nn.Module):
-    """Three convolutions and a linear layer; ten, six and eight channels."""
+    """Three convolutions and a linear layer; ten, six and eight channels, or that many times."""
 
-    def __init__(self) -> None:
+    def __init__(self, times: int = 1) -> None:
         super().__init__()
-        self.a = nn.Conv2d(3, 10, 3, padding=1)
-        self.b = nn.Conv2d(10, 6, 3, stride=2)
-        self.c = nn.Conv2d(6, 8, 1)
-        self.head = nn.Linear(8, 5)
+        self.a = nn.Conv2d(3, 10 * times, 3, padding=1)
+        self.b = nn.Conv2d(10 * times, 6 * times, 3, stride=2)
+        self.c = nn.Conv2d(6 * times, 8 * times, 1)
+        self.head = nn.Linear(8 * times, 5)
 
     def forward(self, x: Tensor) -> Tensor:
         x = self.c(self.b(self.a(x).relu()).relu()).relu()
