@@ -194,6 +194,8 @@ def _choose(
     tuned = list(history)
     cuts = [one for one in history if one.after is not None]
     for made in reversed(cuts[-1:] if stages.settings.aimed else cuts):
+        if best is not None and made.after == best.size:
+            continue  # not a larger model, only an earlier one
         following = history[made.round + 1 : made.round + 2]
         explored = next((one for one in following if one.diverged is None), None)
         lost = explored is not None and rules.regressed(explored.accuracy or 0.0)

@@ -162,6 +162,24 @@ def test_the_smallest_model_within_the_tolerance_wins() -> None:
     assert result.after == result.history[1].after
 
 
+def test_models_of_the_same_size_are_not_tried_twice() -> None:
+    """M^2 is as large as M^1: fine-tuning M^1 after it would not be a step back."""
+    shares = iter([0.5, 0.0])
+    tried: list[int] = []
+
+    def explore(model: nn.Module, lam: float) -> None:
+        for parameter in model.parameters():
+            nn.init.ones_(parameter)
+        zeroing(next(shares))(model, lam)
+
+    with pytest.warns(RsPruneWarning, match="not within the tolerance"):
+        prune(
+            explore=explore, evaluate=saying(0.9, 0.9, 0.9, 0.5), rounds=2,
+            finetune=lambda model: tried.append(model.conv1.out_channels),
+        )  # fmt: skip
+    assert tried == [8]
+
+
 def test_if_all_lose_accuracy_the_most_accurate_one_is_returned_with_a_warning() -> None:
     with pytest.warns(RsPruneWarning, match="not within the tolerance"):
         result = prune(evaluate=saying(0.9, 0.9, 0.6, 0.5, 0.7), rounds=2, tolerance=0.01)
