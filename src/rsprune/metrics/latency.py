@@ -81,7 +81,7 @@ def latency(
         stack.enter_context(_no_collections())
         stack.enter_context(torch.inference_mode())
         for model in models.values():
-            stack.enter_context(_evaluating(model))
+            stack.enter_context(evaluating(model))
         for turn in range(_WARM_UP + runs):
             for name, (model, arguments) in calls.items():
                 seconds = _time(name, model, arguments)
@@ -132,7 +132,7 @@ def _no_collections() -> Iterator[None]:
 
 
 @contextmanager
-def _evaluating(model: nn.Module) -> Iterator[None]:
+def evaluating(model: nn.Module) -> Iterator[None]:
     """In evaluation mode; afterwards every module is in its own mode again."""
     modes = [(module, module.training) for module in model.modules()]
     model.eval()

@@ -49,6 +49,6 @@ def _packages() -> tuple[Any, str]:
     except ModuleNotFoundError as error:
         raise RsPruneError(
             f"The report needs a package that is not installed ({error.name}). "
-            'Install it with: pip install "rsprune[report]"'
+            'Install it with: pip install "rsprune[cli]"'
         ) from error
     return jinja2, plotly.get_plotlyjs()

@@ -5,14 +5,13 @@ from __future__ import annotations
 import json
 import os
 import re
-import subprocess
 import sys
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from rsprune.errors import RunError, StorageError
+from rsprune.errors import RsPruneError, RunError, StorageError
 from rsprune.report import numbers, write_report
 from tests.unit.report.events import events, write
 
@@ -166,18 +165,15 @@ def test_read_only_directory(tmp_path: Path) -> None:
         write_report(tmp_path)
 
 
-@pytest.mark.parametrize("package", ["jinja2", "plotly"])
-def test_without_its_packages(tmp_path: Path, package: str) -> None:
-    """The error names the extra to install."""
-    script = (
-        f"import sys; sys.modules['{package}'] = None\n"
-        "from rsprune.report import write_report; write_report(sys.argv[1])"
-    )
-    done = subprocess.run(
-        [sys.executable, "-c", script, str(write(tmp_path))],
-        capture_output=True, text=True, check=False,
-    )  # fmt: skip
-    assert 'pip install "rsprune[report]"' in done.stderr
+@pytest.mark.parametrize("package", ["jinja2", "plotly.offline"])
+def test_without_its_packages(
+    tmp_path: Path, package: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The error names the extra to install, and nothing is written."""
+    monkeypatch.setitem(sys.modules, package, None)
+    with pytest.raises(RsPruneError, match=r'pip install "rsprune\[cli\]"'):
+        write_report(write(tmp_path))
+    assert [p.name for p in tmp_path.iterdir()] == ["events.jsonl"]
 
 
 @pytest.mark.parametrize(
