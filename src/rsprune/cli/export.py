@@ -51,13 +51,24 @@ def export(
     """
     if target.is_dir():
         _refuse_for_runs(model, input)
-        slim, shape, texts = _of_run(target)
-        path = out or target / "model.onnx"
+        done = export_run(target, out or target / "model.onnx", force=force)
     else:
         slim, shape, texts = _of_file(target, model, input)
         path = out or target.with_suffix(".onnx")
-    done = export_onnx(slim, _example(shape), path, force=force, metadata=texts)
+        done = export_onnx(slim, _example(shape), path, force=force, metadata=texts)
     typer.echo(_json(done) if as_json else _line(done))
+
+
+def export_run(directory: Path, path: Path, *, force: bool = True) -> Exported:
+    """Export the model of a finished run.
+
+    Args:
+        directory: of the run.
+        path: the file to write.
+        force: replace a file that exists; what the run itself wrote before, it may replace.
+    """
+    slim, shape, texts = _of_run(directory)
+    return export_onnx(slim, _example(shape), path, force=force, metadata=texts)
 
 
 Loaded = tuple[nn.Module, tuple[int, ...], dict[str, str]]

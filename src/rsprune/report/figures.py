@@ -220,11 +220,11 @@ def _tradeoff(run: Run) -> list[tuple[str, int, float]]:
     before, _ = outcomes(run)
     if before is not None:
         stops.append(("baseline", before.cost.macs, before.validation_accuracy))
-    stops += [(f"round {r.round}, sparse", r.before.macs, r.accuracy) for r in run.rounds]
+    stops += [(f"round {r.round + 1}, sparse", r.before.macs, r.accuracy) for r in run.rounds]
     cuts = {r.round: r.after.macs for r in run.rounds if r.after is not None}
     result = run.finish.after.cost.macs if run.finish is not None else None
     stops += [  # what was fine-tuned, but not kept in the end, or not yet
-        (f"round {number}, tuned", cuts[number], value)
+        (f"round {number + 1}, tuned", cuts[number], value)
         for number, value in run.finetuned.items()
         if number in cuts and cuts[number] != result
     ]

@@ -31,7 +31,7 @@ def to_html(run: Run) -> str:
         layers=tables.layers(run),
         widths=tables.widths(run),
         rounds=tables.rounds(run),
-        recipe=tables.settings("Recipe", run.start.recipe),
+        recipe=tables.recipe(run),
         environment=tables.settings("Environment", run.start.environment),
         phases={e.phase: PHASES[e.phase] for e in run.epochs if e.phase in PHASES},
         unfinished=tables.UNFINISHED,

@@ -105,7 +105,7 @@ def labelled(
 
 def round_names(rounds: Sequence[Round]) -> list[str]:
     """What the axis calls the rounds."""
-    return [f"round {round.round}" for round in rounds]
+    return [f"round {round.round + 1}" for round in rounds]
 
 
 def small(name: str, title: str, data: list[Trace], yaxis: dict[str, Any]) -> Figure:
@@ -204,4 +204,4 @@ def _stages(epochs: Sequence[Epoch]) -> list[tuple[int, list[Epoch]]]:
 
 def _stage_name(epoch: Epoch) -> str:
     name = _STAGES.get(epoch.stage, epoch.stage)
-    return f"{name} {epoch.round}" if epoch.stage == "explore" else name
+    return f"{name} {epoch.round + 1}" if epoch.stage == "explore" else name

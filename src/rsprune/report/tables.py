@@ -121,7 +121,7 @@ def widths(run: Run) -> Table:
     """Which sparsity shrank which channels, round by round."""
     rows = (
         (
-            Cell(str(round.round)),
+            Cell(str(round.round + 1)),
             Cell(width.group),
             Cell(width.driver or numbers.ABSENT),
             _cell(width.sparsity, numbers.percent),
@@ -139,7 +139,7 @@ def rounds(run: Run) -> Table:
     """The recursion: penalty, sparsity found, accuracy, size before and after the cut."""
     rows = (
         (
-            Cell(str(round.round)),
+            Cell(str(round.round + 1)),
             _cell(round.lam, numbers.penalty),
             _cell(round.sparsity, numbers.percent),
             _cell(round.accuracy, numbers.percent),
@@ -161,9 +161,17 @@ def rounds(run: Run) -> Table:
     return Table("Rounds of the recursion", heads, tuple(rows))
 
 
+def recipe(run: Run) -> list[Table]:
+    """The recipe, a table for each of its sections, the settings without a section first."""
+    given = run.start.recipe
+    loose = {name: v for name, v in given.items() if not isinstance(v, Mapping)}
+    sections = {name: v for name, v in given.items() if isinstance(v, Mapping) and v}
+    return [settings("run", loose), *(settings(name, v) for name, v in sections.items())]
+
+
 def settings(caption: str, values: Mapping[str, Any]) -> Table:
-    """A recipe or an environment: dotted names and what they are set to."""
-    rows = ((Cell(name), Cell(_plain(value), _json(value))) for name, value in _flat(values))
+    """Names and what they are set to."""
+    rows = ((Cell(name), Cell(_plain(value), _json(value))) for name, value in values.items())
     return Table(caption, ("setting", "value"), tuple(rows), words=2)
 
 
@@ -187,16 +195,6 @@ def _cell(value: Any, show: Any) -> Cell:
 
 def _json(value: Any) -> str:
     return json.dumps(value)
-
-
-def _flat(values: Mapping[str, Any], prefix: str = "") -> list[tuple[str, Any]]:
-    found: list[tuple[str, Any]] = []
-    for name, value in values.items():
-        if isinstance(value, Mapping) and value:
-            found += _flat(value, f"{prefix}{name}.")
-        else:
-            found.append((prefix + name, value))
-    return found
 
 
 def _plain(value: Any) -> str:

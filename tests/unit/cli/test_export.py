@@ -8,8 +8,10 @@ from pathlib import Path
 import pytest
 import torch
 
-for package in ("typer", "onnx", "onnxruntime", "onnxscript"):
-    pytest.importorskip(package)
+pytest.importorskip("typer")
+pytest.importorskip("onnx")
+pytest.importorskip("onnxruntime")
+pytest.importorskip("onnxscript")
 
 import onnx
 
