@@ -20,7 +20,7 @@ from rsprune.errors import InvalidParameterError, RecipeError, RsPruneWarning
 BAD_INPUT, FAILED, STOPPED = 2, 1, 130
 
 # Keys of the recipe are options of some commands; typer hands over those it does not know.
-_OPEN = {"allow_extra_args": True, "ignore_unknown_options": True}
+_OPEN = {"ignore_unknown_options": True}
 # Where a command is, imported when it is asked for: some bring libraries that take seconds.
 _COMMANDS: dict[str, tuple[str, dict[str, Any]]] = {
     "compress": ("rsprune.cli.compress:compress", {"context_settings": _OPEN}),
@@ -92,7 +92,7 @@ def run(arguments: Sequence[str]) -> int:
         return _exit_code(error)
 
 
-def _show_warning(message: Warning | str, category: type[Warning], *_: Any) -> None:
+def _show_warning(message: Warning | str, category: type[Warning], *_: Any, **__: Any) -> None:
     """Warnings of rsprune as lines; those of libraries are not for the user."""
     if issubclass(category, RsPruneWarning):
         typer.echo(f"rsprune: warning: {' '.join(str(message).split())}", err=True)

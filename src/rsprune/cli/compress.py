@@ -18,13 +18,17 @@ from rsprune.engine.run import begin, execute, recipe_of
 from rsprune.errors import InvalidParameterError, RsPruneError
 from rsprune.report import write_report
 
+Settings = Annotated[
+    list[str] | None,
+    typer.Argument(
+        metavar="[RECIPE] [--KEY VALUE]...",
+        help="A TOML file, and keys of a recipe; `rsprune recipe` prints them all.",
+    ),
+]
+
 
 def compress(
-    context: typer.Context,
-    recipe: Annotated[
-        Path | None,
-        typer.Argument(metavar="[RECIPE]", help="A TOML file; `rsprune recipe` prints one."),
-    ] = None,
+    settings: Settings = None,
     model: Annotated[
         str | None,
         typer.Option(help="vgg16, ..., torchvision:NAME, timm:NAME, package.module:factory."),
@@ -57,7 +61,7 @@ def compress(
 
       rsprune compress --resume runs/mine
     """
-    directory = prepared(recipe, model, data, out, resume, list(context.args))
+    directory = prepared(settings or [], model, data, out, resume)
     console = Console(stderr=as_json, emoji=False)
     display = Display(console)
     with interrupted(console, f"rsprune compress --resume {directory}"), display.shown():
@@ -68,7 +72,6 @@ def compress(
         typer.echo(json.dumps({"directory": str(directory), **finish}, indent=2))
         return
     console.print(result_table(finish))
-    console.print(f"{finish['stopped']}.", highlight=False)
     console.print(_sentence(finish), highlight=False, soft_wrap=True)
     for path in (directory / "model.safetensors", exported, html):
         if path is not None:
@@ -87,16 +90,15 @@ def interrupted(console: Console, command: str) -> Iterator[None]:
 
 
 def prepared(
-    recipe: Path | None,
+    tokens: list[str],
     model: str | None,
     data: str | None,
     out: Path | None,
     resume: Path | None,
-    extra: list[str],
     suffix: str = "",
 ) -> Path:
     """The run directory, new or found."""
-    options = parse_options(extra)
+    recipe, options = parse_settings(tokens)
     if resume is not None:
         if recipe or model or data or out or options:
             raise InvalidParameterError(
@@ -113,26 +115,29 @@ def prepared(
     return directory
 
 
-def parse_options(tokens: list[str]) -> dict[str, str]:
-    """``--key value`` and ``--key=value`` pairs of what typer left over."""
-    found: dict[str, str] = {}
+def parse_settings(tokens: list[str]) -> tuple[Path | None, dict[str, str]]:
+    """The recipe's file, if there is one, and ``--key value`` or ``--key=value`` pairs."""
+    files: list[Path] = []
+    options: dict[str, str] = {}
     rest = list(tokens)
     while rest:
         token = rest.pop(0)
-        if not token.startswith("--") or len(token) == 2:
-            raise InvalidParameterError(
-                "rsprune compress", "RECIPE", "one file, and options as --key value", token,
-                "Options begin with two dashes.",
-            )  # fmt: skip
+        if not token.startswith("--"):
+            files.append(Path(token))
+            continue
         key, equals, value = token[2:].partition("=")
-        if not equals:
-            if not rest:
-                raise InvalidParameterError(
-                    "rsprune compress", token, "given a value", "none", f"E.g. {token} VALUE."
-                )
-            value = rest.pop(0)
-        found[key] = value
-    return found
+        if not equals and (not rest or rest[0].startswith("--")):
+            raise InvalidParameterError(
+                "the command", token, "given a value, as --key value", "none",
+                "`rsprune recipe` lists the keys.",
+            )  # fmt: skip
+        options[key] = value if equals else rest.pop(0)
+    if len(files) > 1:
+        raise InvalidParameterError(
+            "the command", "RECIPE", "one file", " ".join(map(str, files)),
+            "Keys of the recipe begin with two dashes.",
+        )  # fmt: skip
+    return (files[0] if files else None), options
 
 
 def _slug(recipe: Path | None, settings: Recipe) -> str:

@@ -76,12 +76,14 @@ class Display:
         self._update(epoch + done / total, f"{status}{self._zeros}")
 
     def _begin(self, event: dict[str, Any]) -> None:
-        self._stage = {**event, "epoch": 0}
+        self._stage = {**event, "epoch": event["done"]}
         self._zeros = ""
         name = event["stage"]
         if event["lam"] is not None:
             name += f" {event['round'] + 1}, lambda {event['lam']:.2g}"
-        self._task = self._bar.add_task(name, total=event["epochs"], status="")
+        self._task = self._bar.add_task(
+            name, total=event["epochs"], completed=event["done"], status=""
+        )
         if not self._console.is_terminal:
             self._say(f"{name}: {event['epochs']} epochs")
 
@@ -103,7 +105,7 @@ class Display:
             self._bar.update(self._task, completed=completed, status=status)
 
     def _say(self, text: str) -> None:
-        self._console.print(text, highlight=False)
+        self._console.print(text, highlight=False, soft_wrap=True)
 
 
 def _round_line(event: dict[str, Any]) -> str:

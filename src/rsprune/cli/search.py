@@ -11,7 +11,7 @@ import typer
 from rich.console import Console
 from rich.table import Table
 
-from rsprune.cli.compress import interrupted, prepared
+from rsprune.cli.compress import Settings, interrupted, prepared
 from rsprune.cli.progress import Display
 from rsprune.engine.search import POWERS, Search, search_lambda
 from rsprune.errors import InvalidParameterError
@@ -20,8 +20,7 @@ _DEFAULT = ",".join(f"{power:g}" for power in POWERS)
 
 
 def search(
-    context: typer.Context,
-    recipe: Annotated[Path | None, typer.Argument(metavar="[RECIPE]", help="A TOML file.")] = None,
+    settings: Settings = None,
     model: Annotated[str | None, typer.Option(help="As for rsprune compress.")] = None,
     data: Annotated[str | None, typer.Option(help="As for rsprune compress.")] = None,
     out: Annotated[
@@ -32,7 +31,7 @@ def search(
     ] = None,
     powers: Annotated[
         str, typer.Option(help="The penalties to try, with commas between.")
-    ] = ",".join(f"{power:g}" for power in POWERS),
+    ] = _DEFAULT,
     tolerance: Annotated[
         float, typer.Option(min=0, max=1, help="Validation accuracy that may be lost.")
     ] = 0.01,
@@ -53,7 +52,7 @@ def search(
       rsprune search-lambda recipes/digits.toml --powers 1e-2,3e-3,1e-3 --tolerance 0.005
     """
     wanted = _numbers(powers)
-    directory = prepared(recipe, model, data, out, resume, list(context.args), suffix="-lambda")
+    directory = prepared(settings or [], model, data, out, resume, suffix="-lambda")
     console = Console(stderr=as_json, emoji=False)
     display = Display(console)
     with interrupted(console, f"rsprune search-lambda --resume {directory}"), display.shown():

@@ -42,6 +42,11 @@ class EventLog:
         """Whether this event, or another of the same place in the run, is there already."""
         return _key(event) in self._starts
 
+    def epochs_of(self, stage: str, number: int) -> int:
+        """How many epochs of a stage are finished."""
+        found = [e for e in self.events if (e.get("stage"), e.get("round")) == (stage, number)]
+        return max((e["epoch"] for e in found if e["event"] == "epoch"), default=0)
+
     def append(self, event: Event) -> None:
         """Add an event, on disk when this returns."""
         key = _key(event)

@@ -117,6 +117,7 @@ class Run:
         )
         self.model = prepare_network(self.recipe, self.data)
         self.round = 0
+        self.rounds: list[Event] = []  # that the recursion has told of
         for name in ("checkpoints", "state"):
             (directory / name).mkdir(exist_ok=True)
 
@@ -130,17 +131,26 @@ class Run:
         self.watcher.step(done, total, loss, accuracy)
 
     def event(self, event: Event) -> None:
-        """Log an event and show it; a stage that begins leaves only its own checkpoint."""
-        if event.pop("resumed", False) and self.log.holds(event):
-            return
-        if event["event"] == "stage":
-            self.round = event["round"]
-            for old in (self.directory / "checkpoints").iterdir():
-                if old.stem != f"{event['stage']}-{event['round']}":
-                    old.unlink()
-        if self.machine.main:
+        """Log an event, unless a resumed run has it already, and show it."""
+        if event["event"] == "round":
+            self.rounds.append(event)
+        known = event.pop("resumed", False) and self.log.holds(event)
+        if self.machine.main and not known:
             self.log.append(event)
             self.watcher.event(event)
+
+    def _begin_stage(self, stage: str, number: int, epochs: int, lam: float | None = None) -> None:
+        """Log and show that a stage begins or goes on; checkpoints of other stages go."""
+        self.round = number
+        event = {"event": "stage", "stage": stage, "round": number, "epochs": epochs, "lam": lam}
+        if not self.machine.main:
+            return
+        if not self.log.holds(event):
+            self.log.append(event)
+        self.watcher.event({**event, "done": self.log.epochs_of(stage, number)})
+        for old in (self.directory / "checkpoints").iterdir():
+            if old.stem != f"{stage}-{number}":
+                old.unlink()
 
     def execute(self) -> Event:
         """Run what is left; the last event, ``finish``."""
@@ -157,6 +167,8 @@ class Run:
         write_atomic(self.directory / "history.json", json.dumps(history, indent=1) + "\n")
         finish = self._finish(result, time.monotonic() - start)
         self.event(finish)
+        for old in (self.directory / "checkpoints").iterdir():
+            old.unlink()
         return finish
 
     # -- stages -----------------------------------------------------------------------------
@@ -169,20 +181,12 @@ class Run:
             self.machine.place(self.model)
             return
         if self.recipe.baseline.epochs:
-            self.event(stage_event(BASELINE, 0, self.recipe.baseline.epochs))
+            self._begin_stage(BASELINE, 0, self.recipe.baseline.epochs)
             try:
                 self._train(self.model, BASELINE, self.recipe.baseline)
             except DivergenceError as error:
                 raise RunError(f"There is no baseline to compress. {error}") from error
         self.machine.place(self.model)
-        cost = rsprune.profile(self.model, self.example)
-        self.event(
-            {
-                "event": "baseline",
-                "validation_accuracy": self.validate(self.model),
-                "macs": cost.macs, "weights": cost.weights, "params": cost.params,
-            }
-        )  # fmt: skip
         rsprune.save(self.model, kept)
 
     def _recursion(self) -> PruneResult:
@@ -200,9 +204,11 @@ class Run:
             **self.cut_options,
         )
 
-    def explore(self, model: nn.Module, lam: float) -> None:
-        """Train a model sparse, in place."""
+    def explore(self, model: nn.Module, lam: float, number: int | None = None) -> None:
+        """Train a model sparse, in place, as the round of this number (else the present one)."""
         settings = self.recipe.explore
+        number = len(self.rounds) if number is None else number
+        self._begin_stage("explore", number, settings.epochs, lam)
         units = None
         if settings.optimizer == "hspg" and self.recipe.compress.mode == "zero-groups":
             units = unit_slots(model, rsprune.trace(model, self.example))
@@ -210,6 +216,9 @@ class Run:
 
     def _finetune(self, model: nn.Module) -> None:
         settings = self.recipe.finetune
+        size = sum(p.numel() for p in model.parameters())
+        made = [one["round"] for one in self.rounds if (one["after"] or {}).get("params") == size]
+        self._begin_stage("finetune", made[-1], settings.epochs)
         teacher = self.model.eval() if settings.distill else None
         self._train(model, "finetune", settings, teacher=teacher)
 
@@ -316,11 +325,6 @@ class Run:
 
 
 _SAMPLE, _SAMPLES = 64, 8  # images in a batch, and batches, for ThiNet's choice
-
-
-def stage_event(stage: str, number: int, epochs: int, lam: float | None = None) -> Event:
-    """The event that begins a stage."""
-    return {"event": "stage", "stage": stage, "round": number, "epochs": epochs, "lam": lam}
 
 
 def _without_model(items: list[tuple[str, Any]]) -> dict[str, Any]:

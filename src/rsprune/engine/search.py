@@ -16,7 +16,7 @@ from optuna.trial import FrozenTrial, Trial, TrialState
 
 import rsprune
 from rsprune.engine.events import Event
-from rsprune.engine.run import Run, Watcher, stage_event
+from rsprune.engine.run import Run, Watcher
 from rsprune.errors import DivergenceError, RunError
 from rsprune.optim.diagnostics import sparsity
 
@@ -115,10 +115,8 @@ def _explore(run: Run, trial: Trial, lam: float) -> float | None:
     model = copy.deepcopy(run.model)
     reporter = _Reporter(run.watcher, trial)
     run.watcher = reporter
-    epochs = run.recipe.explore.epochs
     try:
-        run.event(stage_event("explore", trial.number, epochs, lam))
-        run.explore(model, lam)
+        run.explore(model, lam, number=trial.number)
     except optuna.TrialPruned:
         trial.set_user_attr("remark", "given up: the accuracy fell too far")
         return None
