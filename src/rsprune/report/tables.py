@@ -13,9 +13,9 @@ from rsprune.report.run import Outcome, Run
 
 MACS, PARAMS, TESTED, LATENCY = "MACs", "parameters", "test accuracy", "latency, one input"
 DECIDED = (
-    "Every decision (when to stop, which model to keep) was taken on the validation data, which "
-    "were cut from the training data. The test data decided nothing: they were only measured, on "
-    "the first and on the last model."
+    "Every decision (when to stop, which model to keep) is taken on the validation data, which are "
+    "cut from the training data. The test data decide nothing: they are only measured, at the end, "
+    "on the first and on the last model."
 )
 UNFINISHED = "This run has not finished: what follows is what there is so far."
 
