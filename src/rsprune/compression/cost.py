@@ -15,6 +15,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
+from rsprune.errors import TraceError
 from rsprune.metrics.macs import Profile, profile
 from rsprune.shadow import Arguments, named_tensors, replica
 from rsprune.structure.cut import attribute_values, cut_model, set_widths, survivors
@@ -108,7 +109,10 @@ class Costs:
                 self.model, {name: _shell(t, kept.get(name, {})) for name, t in tensors.items()}
             )
             set_widths(double, values)
-        found = profile(double, as_inputs(self.graph.arguments))
+        try:
+            found = profile(double, as_inputs(self.graph.arguments))
+        except TraceError:  # code that does not run at these widths: prune will leave it whole
+            return self.estimate(widths)
         return Cost(found.macs, found.params)
 
 

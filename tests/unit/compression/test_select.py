@@ -14,6 +14,7 @@ import rsprune
 from rsprune.compression import compress_with_plan
 from rsprune.compression.select import drop_by_magnitude, drop_by_nonzeros, dropped
 from rsprune.compression.thinet import contributions, drop_by_thinet, greedy, least_squares
+from rsprune.data import load_digits
 from rsprune.models import CifarResNet, SmallCNN
 from tests.unit.compression.networks import IMAGE, Chain, sparsify
 
@@ -144,15 +145,7 @@ def test_least_squares_restores_a_copy() -> None:
     assert least_squares(np.zeros((3, 3)), [1]).tolist() == [1, 1, 1]
 
 
-def digit_batches() -> list[tuple[Tensor, Tensor]]:
-    from sklearn.datasets import load_digits
-
-    images, labels = load_digits(return_X_y=True)
-    x = torch.tensor(images, dtype=torch.float32).view(-1, 1, 8, 8) / 16
-    return list(zip(x.split(64), torch.tensor(labels).split(64), strict=True))
-
-
-BATCHES = digit_batches()
+BATCHES = list(load_digits().train.in_order(64))
 
 
 def reconstruction_error(model: nn.Module, slim: nn.Module, reader: str, x: Tensor) -> float:
