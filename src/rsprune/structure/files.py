@@ -53,6 +53,19 @@ def save(model: nn.Module, path: str | os.PathLike[str]) -> None:
             save_file(tensors, temporary, metadata)
         except SafetensorError as error:  # a full disk, in its words
             raise OSError(str(error)) from error
+        _sort_metadata(temporary)
+
+
+def _sort_metadata(path: Path) -> None:
+    """Equal models make equal files: safetensors writes its metadata in a random order."""
+    with open(path, "r+b") as file:
+        length = int.from_bytes(file.read(8), "little")
+        header = json.loads(file.read(length))
+        header["__metadata__"] = dict(sorted(header["__metadata__"].items()))
+        text = json.dumps(header, separators=(",", ":"), ensure_ascii=False).encode()
+        assert len(text) <= length
+        file.seek(8)
+        file.write(text.ljust(length))
 
 
 def load(model: nn.Module, path: str | os.PathLike[str]) -> nn.Module:

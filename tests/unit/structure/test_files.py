@@ -144,6 +144,12 @@ def test_a_place_that_does_not_exist_is_refused(slim: nn.Module, tmp_path: Path)
             rsprune.save(slim, path)
 
 
+def test_equal_models_make_equal_files(slim: nn.Module, tmp_path: Path) -> None:
+    for number in range(5):
+        rsprune.save(slim, tmp_path / f"{number}.safetensors")
+    assert len({path.read_bytes() for path in tmp_path.iterdir()}) == 1
+
+
 def test_a_failed_save_leaves_the_old_file(
     slim: nn.Module, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
