@@ -66,7 +66,8 @@ def main() -> None:
     train(model, sgd(model), data, epochs=5)
 
     def explore(model: nn.Module, lam: float) -> None:
-        phases = phase_schedule(options.epochs, -(-len(data) // 64), prox_epochs=2, orthant_epochs=2)
+        steps = -(-len(data) // 64)
+        phases = phase_schedule(options.epochs, steps, prox_epochs=2, orthant_epochs=2)
         optimizer = OBProxSG(
             rsprune.param_groups(model, lam=lam), lr=0.05, momentum=0.9,
             prox_steps=phases.prox_steps, orthant_steps=phases.orthant_steps,
