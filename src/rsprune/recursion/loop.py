@@ -16,7 +16,6 @@ from typing import Any
 from torch import Tensor, nn
 from torch.utils._pytree import tree_leaves
 
-from rsprune.compression import compress_with_plan
 from rsprune.errors import InvalidParameterError, RsPruneWarning
 from rsprune.recursion.callables import OWNER, check_callable
 from rsprune.recursion.penalty import next_penalty
@@ -30,6 +29,7 @@ from rsprune.recursion.stages import (
     Finetune,
     OnEvent,
     Stages,
+    cut_model,
     measured,
 )
 from rsprune.recursion.state import GIVEN, State
@@ -108,7 +108,7 @@ def recursive_prune(
         },
     )  # fmt: skip
     batches = list(batches) if isinstance(batches, Iterator) else batches  # read in every round
-    full = _rehearsed(model, example_inputs, settings)
+    full = _rehearsed(model, example_inputs, settings, batches)
     arguments = {
         **{name: value for name, value in asdict(settings).items() if name != "cut"},
         **settings.cut,
@@ -191,11 +191,12 @@ def _choose(
     sparse training, as it was cut. If all lose accuracy, the most accurate one is chosen.
     """
     best: Candidate | None = None
-    tuned = list(history)
+    tuned, tried = list(history), set[Size | None]()
     cuts = [one for one in history if one.after is not None]
     for made in reversed(cuts[-1:] if stages.settings.aimed else cuts):
-        if best is not None and made.after == best.size:
+        if made.after in tried:
             continue  # not a larger model, only an earlier one
+        tried.add(made.after)
         following = history[made.round + 1 : made.round + 2]
         explored = next((one for one in following if one.diverged is None), None)
         lost = explored is not None and rules.regressed(explored.accuracy or 0.0)
@@ -208,19 +209,21 @@ def _choose(
     return tuned, best
 
 
-def _rehearsed(model: nn.Module, inputs: Any, settings: Settings) -> Size:
+def _rehearsed(
+    model: nn.Module, inputs: Any, settings: Settings, batches: Iterable[Any] | None
+) -> Size:
     """The size of the model, once a cut of it went well: mistakes show before any training."""
     full = measured(model, inputs)
     if full.weights == 0 or full.macs == 0:
         raise InvalidParameterError(
             OWNER, "model", "a module with convolution or linear layers", type(model).__name__
         )
+    options = {**settings.cut, "batches": batches, **settings.targets(0, full, full)}
+    if options["select"] == "thinet" and options["mode"] == "ratio":  # slow, and not needed here
+        options |= {"select": "magnitude", "batches": None}
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", RsPruneWarning)  # the real cuts repeat what matters
-        compress_with_plan(
-            model, inputs, **{**settings.cut, "select": "magnitude"},
-            **settings.targets(0, full, full),
-        )  # fmt: skip
+        cut_model(model, inputs, 0, **options)
     return full
 
 

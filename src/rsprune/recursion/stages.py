@@ -13,7 +13,7 @@ from typing import Any
 import torch
 from torch import nn
 
-from rsprune.compression import compress_with_plan, layer_sparsity
+from rsprune.compression import Compressed, compress_with_plan, layer_sparsity
 from rsprune.errors import DivergenceError
 from rsprune.metrics.macs import profile
 from rsprune.recursion.callables import scored, trained
@@ -154,13 +154,10 @@ class Stages:
     def _compress(self, t: int, size: Size) -> dict[str, Any]:
         """Algorithm 2 or 3 on M^t after sparse training; the size and the widths of M^{t+1}."""
         model = self.state.fetch(f"round-{t}.explored")
-        devices = range(torch.cuda.device_count())
-        with torch.random.fork_rng(devices):  # weights that are made anew do not depend on chance
-            torch.manual_seed(t)
-            made = compress_with_plan(
-                model, self.inputs, batches=self.batches, **self.settings.cut,
-                **self.settings.targets(t, self.full, size),
-            )  # fmt: skip
+        targets = self.settings.targets(t, self.full, size)
+        made = cut_model(
+            model, self.inputs, t, batches=self.batches, **self.settings.cut, **targets
+        )
         self.state.keep(f"round-{t}.cut", made.model)
         rows = [
             Width(group.name, group.size, group.width, group.sparsity, group.driver)
@@ -170,6 +167,13 @@ class Stages:
             "size": asdict(measured(made.model, self.inputs)),
             "widths": [asdict(row) for row in rows],
         }
+
+
+def cut_model(model: nn.Module, inputs: Any, t: int, **options: Any) -> Compressed:
+    """The cut of round t: weights that are made anew depend on nothing but t."""
+    with torch.random.fork_rng(range(torch.cuda.device_count())):
+        torch.manual_seed(t)
+        return compress_with_plan(model, inputs, **options)
 
 
 def measured(model: nn.Module, inputs: Any) -> Size:

@@ -55,8 +55,8 @@ class Rules:
             )
         if len(seen) > 1 and self._flat(seen[-2], last):
             return (
-                f"sparsity and size are flat: since the round before, neither changed by "
-                f"{self.flat:.2%}"
+                "sparsity and size are flat: since the round before, neither changed by "
+                f"{100 * self.flat:g} %"
             )
         return None
 

@@ -382,6 +382,57 @@ def test_bad_arguments_are_named_before_anything_is_called(
         prune(**{"explore": never, "evaluate": never, "finetune": never, **changes})
 
 
+@pytest.mark.parametrize(
+    ("changes", "name"),
+    [
+        ({"batches": [X]}, "batches"),
+        ({"mode": "zero-groups", "target_macs": 0.5}, "target_macs"),
+        ({"mode": "zero-groups", "select": "thinet"}, "select"),
+        ({"inherit": "yes"}, "inherit"),
+    ],
+)
+def test_what_compress_would_refuse_is_refused_before_any_training(
+    changes: dict[str, Any], name: str
+) -> None:
+    def never(*_: Any) -> Any:
+        raise AssertionError("was called")
+
+    with pytest.raises(InvalidParameterError, match=f"'{name}'"):
+        prune(**{"explore": never, "evaluate": never, "rounds": 1, "epsilon": 0.1, **changes})
+
+
+def test_units_that_are_zero_can_be_all_that_is_cut() -> None:
+    """mode="zero-groups": what a group optimizer set to zero goes, round by round."""
+
+    def explore(model: nn.Module, _lam: float) -> None:
+        with torch.no_grad():
+            half = model.conv1.out_channels // 2
+            for tensor in (model.conv1.weight, model.norm.weight, model.norm.bias):
+                tensor[:half] = 0
+
+    result = prune(explore=explore, mode="zero-groups", rounds=2, epsilon=0.1)
+    assert [row.after.weights for row in result.history] == sorted(
+        {row.after.weights for row in result.history}, reverse=True
+    )
+    assert result.model.conv1.out_channels == 4
+    assert result.model.conv2.out_channels == 16
+
+
+def test_the_random_generator_is_left_to_the_loops() -> None:
+    """What comes from the recursion itself draws no random numbers."""
+    drawn: list[float] = []
+    for inherit in (True, False):
+        torch.manual_seed(5)
+        model = Net()
+        recursive_prune(
+            model, X, explore=zeroing(0.5), evaluate=lambda _: 0.9, rounds=2, inherit=inherit
+        )
+        drawn.append(torch.rand(1).item())
+    torch.manual_seed(5)
+    Net()
+    assert drawn == [torch.rand(1).item()] * 2
+
+
 def test_a_model_without_layers_is_refused() -> None:
     with pytest.raises(InvalidParameterError, match="convolution or linear"):
         recursive_prune(nn.BatchNorm2d(1), X, explore=zeroing(0.5), evaluate=lambda _: 0.9)
