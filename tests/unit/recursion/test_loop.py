@@ -249,12 +249,30 @@ def test_the_last_cut_meets_a_target(name: str, rounds: int) -> None:
     assert result.after == result.history[-1].after
 
 
-def test_a_target_that_cannot_be_met_is_refused_before_any_training() -> None:
+@pytest.mark.parametrize("rounds", [1, 3])
+def test_a_target_that_cannot_be_met_is_refused_before_any_training(rounds: int) -> None:
+    """Also where the first of several rounds could still do its share."""
+
     def explore(_model: nn.Module, _lam: float) -> None:
         raise AssertionError("no training")
 
-    with pytest.raises(InvalidParameterError, match="target_macs"):
-        prune(explore=explore, target_macs=1e-4, rounds=1, epsilon=0.5)
+    target = 0.2**rounds
+    with pytest.raises(InvalidParameterError, match=r"'target_macs'.*at least.*lower epsilon"):
+        prune(explore=explore, target_macs=target, rounds=rounds, epsilon=0.5)
+
+
+def test_what_blocks_share_limits_the_target_from_the_start() -> None:
+    """Round 0 could do its share of 0.2, but widths between blocks stay in all rounds."""
+    from rsprune.models import build
+
+    def explore(_model: nn.Module, _lam: float) -> None:
+        raise AssertionError("no training")
+
+    with pytest.raises(InvalidParameterError, match=r"'target_macs'.*unit=.layer."):
+        recursive_prune(
+            build("resnet20"), torch.zeros(1, 3, 32, 32), explore=explore, evaluate=lambda _: 0.9,
+            target_macs=0.005, rounds=3,
+        )  # fmt: skip
 
 
 def diverging(at: int) -> Callable[[nn.Module, float], None]:

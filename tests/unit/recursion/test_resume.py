@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import signal
 import subprocess
 import sys
@@ -162,6 +163,21 @@ def test_a_directory_that_cannot_be_written_to_is_reported(tmp_path: Path) -> No
         run(tmp_path / "file" / "state")
     with pytest.raises(InvalidParameterError, match="There is a file of this name"):
         run(tmp_path / "file")
+
+
+@pytest.mark.skipif(os.name != "posix" or os.geteuid() == 0, reason="root may write anywhere")
+def test_a_read_only_directory_is_reported_with_the_run_intact(
+    whole: PruneResult, tmp_path: Path
+) -> None:
+    with pytest.raises(StoppedError):
+        run(tmp_path, Counter(5, interrupt))
+    tmp_path.chmod(0o500)
+    try:
+        with pytest.raises(StorageError, match="could not be written"):
+            run(tmp_path)
+    finally:
+        tmp_path.chmod(0o700)
+    assert_same(run(tmp_path), whole)
 
 
 LIMITED = """
