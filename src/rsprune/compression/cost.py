@@ -51,18 +51,20 @@ class Costs:
         self._prepare()
 
     def _prepare(self) -> None:
-        """``lost[i]``: what each dropped unit of every group takes from ``shapes[i]``."""
+        """Where the groups lie: a dropped unit takes ``count`` from a dimension of a parameter."""
         parameters = {name: tuple(p.shape) for name, p in self.model.named_parameters()}
         row = {name: i for i, name in enumerate(parameters)}
         rank = max([1, *map(len, parameters.values())])
         self._shapes = np.ones((len(row), rank), dtype=np.int64)
         for name, shape in parameters.items():
             self._shapes[row[name], : len(shape)] = shape
-        self._lost = np.zeros((len(row), rank, len(self.sizes)), dtype=np.int64)
-        for g, group in enumerate(self.graph.prunable):
-            for tensor, dim, positions in group.places:
-                if tensor in row:
-                    self._lost[row[tensor], dim, g] = positions.shape[1]
+        lies = [
+            (row[tensor] * rank + dim, g, positions.shape[1])
+            for g, group in enumerate(self.graph.prunable)
+            for tensor, dim, positions in group.places
+            if tensor in row
+        ]
+        self._at, self._group, self._count = np.array(lies, dtype=np.int64).reshape(-1, 3).T
         self._per_weight, self._constant = self._macs_per_weight(row)
 
     def _macs_per_weight(self, row: Mapping[str, int]) -> tuple[np.ndarray[Any, Any], int]:
@@ -82,18 +84,19 @@ class Costs:
 
     def estimate(self, widths: Labels) -> Cost:
         """The cost of these widths, by the closed form."""
-        shapes = self._shapes - self._lost @ (self.sizes - widths)
-        elements = shapes.prod(axis=1)
+        gone = self._count * (self.sizes - widths)[self._group]
+        lost = np.bincount(self._at, weights=gone, minlength=self._shapes.size)
+        elements = (self._shapes - lost.astype(np.int64).reshape(self._shapes.shape)).prod(axis=1)
         return Cost(float(elements @ self._per_weight) + self._constant, int(elements.sum()))
 
     def exact(self, widths: Labels) -> Cost:
         """The cost of these widths, counted on a cut double."""
         key = widths.tobytes()
         if key not in self._known:
-            self._known[key] = self._count(widths)
+            self._known[key] = self._counted(widths)
         return self._known[key]
 
-    def _count(self, widths: Labels) -> Cost:
+    def _counted(self, widths: Labels) -> Cost:
         gone = {
             group.name: list(range(int(width), group.size))
             for group, width in zip(self.graph.prunable, widths, strict=True)
