@@ -158,7 +158,7 @@ def _rounds(stages: Stages, rules: Rules) -> tuple[list[Round], str]:
         stopped = _why_stop(history, rules, settings)
         if stopped is not None:
             stages.tell(f"round-{t}.explored", history[t].event())
-            return history, f"round {t}: {stopped}"
+            return history, f"round {t + 1}: {stopped}"  # people count from 1
         state.drop(f"round-{t - 1}.cut")  # after sparse training it is the better candidate
         history[t], after = stages.cut(history[t])  # line 4
         if t == 0 or settings.aimed:

@@ -19,7 +19,7 @@ def remarks(
     notes = []
     last = history[-1]
     if last.diverged is not None:
-        notes.append(f"Sparse training of round {last.round} diverged. {_DIVERGED}")
+        notes.append(_DIVERGED)
     if best is None:
         if last.diverged is None:
             notes.append(f"lam={last.lam:g} is too high for this model, or explore too short.")

@@ -94,7 +94,7 @@ class PruneResult:
         history: the rounds.
         baseline: the accuracy of the given model, on validation data.
         accuracy: the accuracy of ``model``, on validation data.
-        best: the round whose cut made ``model``; None if it is the given one.
+        best: the round, from 0, whose cut made ``model``; None if it is the given one.
         stopped: why the rounds ended, and what to know about the choice.
         before: the size of the given model.
         after: the size of ``model``.
@@ -113,7 +113,8 @@ class PruneResult:
         heads = ("round", "lambda", "sparsity", "accuracy", "MACs", "weights", "fine-tuned", "")
         rows = [heads, _row("given", None, None, self.baseline, self.before)]
         for one in self.history:
-            rows.append(_row(str(one.round), one.lam, one.sparsity, one.accuracy, one.before))
+            number = str(one.round + 1)  # people count from 1
+            rows.append(_row(number, one.lam, one.sparsity, one.accuracy, one.before))
             if one.after is not None:
                 mark = "best" if one.round == self.best else ""
                 rows.append(_row("  cut", None, None, None, one.after, one.finetuned, mark))
