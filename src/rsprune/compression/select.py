@@ -18,7 +18,7 @@ Scores = npt.NDArray[np.float64]
 def drop_by_magnitude(
     model: nn.Module, graph: ChannelGraph, widths: Mapping[str, int]
 ) -> dict[str, list[int]]:
-    """Drop the units with the smallest norm over all their parameters."""
+    """Drop the units with the smallest norms over all that is coupled to them."""
     parameters = dict(model.named_parameters())
     return {
         group.name: dropped(magnitude(group, parameters), group.size - widths[group.name])
@@ -45,13 +45,17 @@ def drop_by_nonzeros(
 
 
 def magnitude(group: ChannelGroup, parameters: Mapping[str, Tensor]) -> Scores:
-    """The squared norm of every unit, with every parameter scaled to the same mean: (size,)."""
+    """The norms of what every unit owns, each parameter's scaled to the same mean: (size,).
+
+    Biases have no say: a shift is not how much a unit's output varies. With biases, networks cut to
+    30 % of their MACs lost 30 points more on digits, before fine-tuning.
+    """
     score = np.zeros(group.size)
     for place in group.places:
-        if place[0] in parameters:
-            squares = per_unit(place, parameters[place[0]].detach().double().square())
-            mean = squares.mean()
-            score += squares / mean if mean > 0 else 0.0
+        if place[0] in parameters and not place[0].endswith("bias"):
+            norms = np.sqrt(per_unit(place, parameters[place[0]].detach().double().square()))
+            mean = norms.mean()
+            score += norms / mean if mean > 0 else 0.0
     return score
 
 

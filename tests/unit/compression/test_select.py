@@ -46,6 +46,15 @@ def test_no_tensor_dominates_the_norm() -> None:
     assert drop == {"a": [2, 5, 9]}
 
 
+def test_a_shift_saves_no_unit() -> None:
+    """A large bias on faint weights is no reason to stay."""
+    model = faint(Chain(), [2, 5, 9], 0.01)
+    with torch.no_grad():
+        model.a.bias[[2, 5, 9]] = 100.0
+    drop = drop_by_magnitude(model, rsprune.trace(model, IMAGE), WIDTHS)
+    assert drop == {"a": [2, 5, 9]}
+
+
 def test_nonzeros_are_counted_before_size() -> None:
     """A unit with many small weights survives one with few large ones; ties go by magnitude."""
     torch.manual_seed(0)
