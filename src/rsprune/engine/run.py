@@ -252,7 +252,9 @@ class Run:
     @property
     def _batches(self) -> list[torch.Tensor]:
         """A few real batches, always the same."""
-        batches = self.data.train.in_order(_SAMPLE, device=self.machine.device)
+        batches = self.data.train.epoch(
+            _SAMPLE, seed=self.recipe.seed, epoch=0, device=self.machine.device
+        )
         return [images for (images, _), _ in zip(batches, range(_SAMPLES), strict=False)]
 
     # -- what is told -----------------------------------------------------------------------
