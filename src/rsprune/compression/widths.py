@@ -120,7 +120,7 @@ def plan(model: nn.Module, graph: ChannelGraph, options: Options) -> WidthPlan:
     widths = np.array([room.scaled(factor) for room in rooms], dtype=np.int64)
     target = Target(options.owner, options.target_macs, options.target_params)
     if target:
-        factor, widths = fit(costs, rooms, target, _remedy(unit, options))
+        factor, widths = fit(costs, rooms, target, _remedy(unit, options, rooms))
     cost = costs.exact(widths)
     groups = tuple(
         GroupPlan(group.name, group.size, int(width), *drivers[group.name])
@@ -188,10 +188,10 @@ def _listed(names: Sequence[str]) -> str:
     return ", ".join(layers[:3]) + more
 
 
-def _remedy(unit: str, options: Options) -> str:
+def _remedy(unit: str, options: Options, rooms: Sequence[Room]) -> str:
     """What to change where a target is out of reach."""
     ways = []
-    if options.floor > 0:
+    if any(1 < room.floor < room.size for room in rooms):
         ways.append("a lower epsilon")
     if options.round_to > 1:
         ways.append("a smaller round_to")
