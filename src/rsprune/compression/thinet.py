@@ -140,8 +140,10 @@ def drop_by_thinet(
     shrinking = [group for group in graph.prunable if widths[group.name] < group.size]
     places: dict[str, list[tuple[str, Labels]]] = {}
     for group in shrinking:
-        for tensor, _, positions in roles.readers(group):
-            places.setdefault(tensor, []).append((group.name, positions))
+        for tensor, dim, positions in roles.readers(group):
+            # a weight that also makes channels along this dimension must not be rescaled
+            if dim == 1 and dim not in roles.makes[tensor]:
+                places.setdefault(tensor, []).append((group.name, positions))
     grams = Grams(places)
     show_inputs(model, runs, places, grams.watch)
     drop: dict[str, list[int]] = {}
@@ -158,7 +160,7 @@ def drop_by_thinet(
             continue
         drop[group.name] = greedy(np.sum(list(own.values()), axis=0), count)
         for tensor, dim, positions in roles.readers(group):
-            if tensor in own:
+            if dim == 1 and tensor in own:
                 factor = np.ones(parameters[tensor].shape[dim])
                 factor[positions] = least_squares(own[tensor], drop[group.name])[:, None]
                 scales.setdefault(group.name, []).append((tensor, dim, factor))

@@ -65,10 +65,10 @@ def dead_units(model: nn.Module, graph: ChannelGraph) -> dict[str, list[int]]:
         made = _some_nonzero(makers, parameters, group.size)
         read = _some_nonzero(readers, parameters, group.size)
         for place in readers:  # what nothing makes can still be a constant, sigmoid(0) for one
-            tensor, _, positions = place
+            tensor, dim, positions = place
             made |= (
                 ~silent[tensor][positions].all(axis=1)
-                if tensor in silent
+                if tensor in silent and dim == 1
                 else _some_nonzero([place], parameters, group.size)
             )
         dead = np.flatnonzero(~(made & read))

@@ -269,6 +269,27 @@ def test_thinet_on_joined_groups_and_without_a_usable_reader() -> None:
     assert made.drop["both"] == by_size["both"]
 
 
+def test_thinet_does_not_rescale_a_weight_that_is_also_a_table() -> None:
+    """An embedding shares the weight that reads its group: magnitude decides, nothing is scaled."""
+
+    class Tied(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.table = nn.Embedding(20, 8)
+            self.head = nn.Linear(8, 20, bias=False)
+            self.head.weight = self.table.weight
+
+        def forward(self, x: Tensor) -> Tensor:
+            out: Tensor = self.head(self.table(x).relu())
+            return out
+
+    model, words = sparsify(Tied(), 0.5), torch.arange(6).view(2, 3)
+    made = compress_with_plan(model, words, select="thinet")
+    assert made.plan.widths == {"table.weight[1]": 4}
+    kept = [unit for unit in range(8) if unit not in made.drop["table.weight[1]"]]
+    assert torch.equal(made.model.table.weight, model.table.weight[:, kept])
+
+
 @pytest.mark.parametrize("kind", ["tensors", "pairs", "lists", "loader", "dicts"])
 def test_batches_in_all_forms(kind: str) -> None:
     """Inputs alone, (inputs, labels) as loaders give them, or keyword arguments: one result."""
