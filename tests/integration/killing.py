@@ -20,8 +20,9 @@ import torch
 
 import rsprune
 from rsprune.data import load
+from rsprune.engine.directory import begin
 from rsprune.engine.recipe import read_recipe
-from rsprune.engine.run import begin, execute
+from rsprune.engine.run import execute
 from rsprune.models import SmallCNN
 
 OPTIONS = {

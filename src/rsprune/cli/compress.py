@@ -13,8 +13,9 @@ from rich.console import Console
 from rich.table import Table
 
 from rsprune.cli.progress import Display
+from rsprune.engine.directory import begin, recipe_of
 from rsprune.engine.recipe import Recipe, read_recipe
-from rsprune.engine.run import begin, execute, recipe_of
+from rsprune.engine.run import execute
 from rsprune.errors import InvalidParameterError, RsPruneError
 from rsprune.report import write_report
 

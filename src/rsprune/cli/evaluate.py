@@ -13,12 +13,12 @@ from rich.table import Table
 
 import rsprune
 from rsprune.data import load as load_data
+from rsprune.engine.directory import recipe_of
 from rsprune.engine.evaluate import accuracy
 from rsprune.engine.events import EventLog
 from rsprune.engine.machine import Machine
 from rsprune.engine.network import build_network
 from rsprune.engine.recipe import Recipe, read_recipe
-from rsprune.engine.run import recipe_of
 from rsprune.errors import InvalidParameterError, RunError
 
 

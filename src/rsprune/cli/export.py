@@ -11,8 +11,8 @@ import typer
 from torch import Tensor, nn
 
 import rsprune
+from rsprune.engine.directory import recipe_of
 from rsprune.engine.network import build_network
-from rsprune.engine.run import recipe_of
 from rsprune.errors import InvalidParameterError, RunError
 from rsprune.export import Exported, export_onnx
 from rsprune.models import build, input_shape

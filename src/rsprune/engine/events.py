@@ -38,6 +38,11 @@ class EventLog:
         """The last event of a kind, if there is one."""
         return next((e for e in reversed(self.events) if e["event"] == kind), None)
 
+    @property
+    def seconds(self) -> float:
+        """The time spent in training, over all resumptions."""
+        return float(sum(e["seconds"] for e in self.events if e["event"] == "epoch"))
+
     def holds(self, event: Event) -> bool:
         """Whether this event, or another of the same place in the run, is there already."""
         return _key(event) in self._starts

@@ -16,7 +16,8 @@ from optuna.trial import FrozenTrial, Trial, TrialState
 
 import rsprune
 from rsprune.engine.events import Event
-from rsprune.engine.run import Run, Watcher
+from rsprune.engine.run import Run
+from rsprune.engine.train import Watch
 from rsprune.errors import DivergenceError, RunError
 from rsprune.optim.diagnostics import sparsity
 
@@ -62,7 +63,7 @@ class Search:
 
 def search_lambda(
     directory: Path,
-    watcher: Watcher,
+    watcher: Watch,
     *,
     powers: Sequence[float] = POWERS,
     tolerance: float = 0.01,
@@ -136,7 +137,7 @@ def _explore(run: Run, trial: Trial, lam: float) -> float | None:
 class _Reporter:
     """Tells optuna the accuracy of every epoch, and a watcher everything."""
 
-    def __init__(self, watcher: Watcher, trial: Trial) -> None:
+    def __init__(self, watcher: Watch, trial: Trial) -> None:
         self.watcher, self.trial, self.epochs = watcher, trial, 0
 
     @property

@@ -17,8 +17,8 @@ import onnx
 
 import rsprune
 from rsprune.cli.app import run
+from rsprune.engine.directory import begin
 from rsprune.engine.recipe import read_recipe
-from rsprune.engine.run import begin
 from rsprune.models import build
 from tests.unit.report.events import events, write
 
