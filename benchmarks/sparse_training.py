@@ -24,10 +24,10 @@ from torch import Tensor, nn
 
 import rsprune
 from rsprune.data import Images, ImageSplit, load_digits, load_fashion_mnist
+from rsprune.layers import layer_weights
 from rsprune.models import SmallCNN
 from rsprune.optim import RDA, OBProxSG, ProxSG, ProxSVRG, phase_schedule
 from rsprune.optim.diagnostics import sparsity, wrongly_frozen
-from rsprune.optim.param_groups import layer_weights
 
 BATCH = 64
 

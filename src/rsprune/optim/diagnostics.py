@@ -15,8 +15,8 @@ from torch.optim.lr_scheduler import LRScheduler, ReduceLROnPlateau
 
 from rsprune.checks import check_count
 from rsprune.errors import GradientError, InvalidParameterError, RsPruneWarning
+from rsprune.layers import layer_weights
 from rsprune.optim.base import Group, SparseOptimizer
-from rsprune.optim.param_groups import layer_weights
 
 
 @dataclass(frozen=True)

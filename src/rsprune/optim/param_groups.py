@@ -6,34 +6,10 @@ from collections.abc import Callable
 from typing import Any
 
 from torch import nn
-from torch.nn.modules.conv import _ConvNd
 
 from rsprune.checks import check_number
 from rsprune.errors import InvalidParameterError
-
-# The parameters of a module that multiply its input.
-_WEIGHTS: tuple[tuple[type[nn.Module], tuple[str, ...]], ...] = (
-    (_ConvNd, ("weight",)),
-    (nn.Linear, ("weight",)),
-    (
-        nn.MultiheadAttention,
-        ("in_proj_weight", "q_proj_weight", "k_proj_weight", "v_proj_weight"),
-    ),
-)
-
-
-def layer_weights(model: nn.Module) -> dict[str, nn.Parameter]:
-    """The weights of the convolution and linear layers of ``model`` by name, each once."""
-    found: dict[str, nn.Parameter] = {}
-    seen: set[nn.Parameter] = set()
-    for prefix, module in model.named_modules():
-        for kind, names in _WEIGHTS:
-            for name in names if isinstance(module, kind) else ():
-                weight = module._parameters.get(name)
-                if weight is not None and weight not in seen:
-                    seen.add(weight)
-                    found[f"{prefix}.{name}" if prefix else name] = weight
-    return found
+from rsprune.layers import layer_weights
 
 
 def param_groups(
