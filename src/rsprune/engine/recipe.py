@@ -5,127 +5,54 @@ Every mistake of a recipe is reported at once, with its file, key, range, value 
 
 from __future__ import annotations
 
-import difflib
 import sys
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import Any, Literal, get_origin
 
 import tomli_w
-from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
+from pydantic import (
+    BaseModel,
+    Field,
+    ValidationError,
+    field_validator,
+    model_validator,
+)
 from pydantic.fields import FieldInfo
 
-from rsprune.errors import RecipeError
+from rsprune.checks import did_you_mean
+from rsprune.data import names as data_names
+from rsprune.engine.mistakes import no_value, problem, suggestion
+from rsprune.engine.sections import (
+    Compress,
+    Dense,
+    Explore,
+    Finetune,
+    Loading,
+    Recursion,
+    Section,
+    Training,
+)
+from rsprune.errors import InvalidParameterError, RecipeError
+from rsprune.models import input_shape
 
 if sys.version_info >= (3, 11):
     import tomllib
 else:
     import tomli as tomllib
 
+__all__ = [
+    "RATIO_ONLY",
+    "Compress",
+    "Dense",
+    "Explore",
+    "Finetune",
+    "Recipe",
+    "Training",
+    "read_recipe",
+    "recipe_keys",
+]
 RATIO_ONLY = ("epsilon", "unit", "round_to", "target_macs", "target_params")
-Share = Annotated[float, Field(gt=0, le=1)]
-
-
-class Section(BaseModel):
-    """A table of the recipe: unknown keys are mistakes, values do not change."""
-
-    model_config = ConfigDict(extra="forbid", frozen=True, protected_namespaces=())
-
-
-class Loading(Section):
-    """How the data are read."""
-
-    directory: str | None = Field(None, description="where the data are, if not in the cache")
-    validation: float = Field(
-        0.1, gt=0, lt=1, description="share of the training data that decides"
-    )
-    augment: Literal["auto", "none", "crop", "crop-flip"] = Field(
-        "auto", description="random changes of training images"
-    )
-    normalise: Literal["auto", "imagenet", "none"] = Field(
-        "auto", description="whose means and deviations scale the images"
-    )
-    size: int | None = Field(None, ge=8, description="height and width of image-folder images")
-    workers: int | None = Field(None, ge=0, description="processes that read an image folder")
-
-
-class Training(Section):
-    """What every stage of training has."""
-
-    epochs: int = Field(30, ge=0, description="passes over the training data")
-    batch_size: int = Field(64, ge=1, description="images in a step")
-    lr: float = Field(0.05, gt=0, description="the highest learning rate")
-    momentum: float = Field(0.9, ge=0, lt=1, description="of the optimizer")
-    weight_decay: float = Field(5e-4, ge=0, description="of the optimizer")
-    schedule: Literal["cosine", "step", "one-cycle", "constant"] = Field(
-        "cosine", description="how the learning rate changes"
-    )
-    warmup: float = Field(0.0, ge=0, lt=1, description="share of the steps in which it rises")
-    milestones: tuple[Share, ...] = Field(
-        (0.5, 0.75), description="shares of the run after which schedule=step lowers it"
-    )
-    gamma: float = Field(0.1, gt=0, le=1, description="by this factor")
-    label_smoothing: float = Field(0.0, ge=0, lt=1, description="of the cross-entropy")
-    clip: float = Field(0.0, ge=0, description="the largest norm of the gradient; 0: any")
-
-
-class Dense(Training):
-    """Training by SGD."""
-
-    ema: float = Field(0.0, ge=0, lt=1, description="decay of averaged weights; 0: none")
-
-
-class Explore(Training):
-    """Sparse training, line 3 of Algorithm 1."""
-
-    optimizer: Literal["obprox-sg", "prox-sg", "rda", "prox-svrg", "hspg"] = Field(
-        "obprox-sg", description="the sparse optimizer"
-    )
-    lam: float = Field(1e-3, gt=0, description="lambda^0, the penalty; rsprune search-lambda helps")
-    weight_decay: float = Field(0.0, ge=0, description="of the optimizer")
-    prox_epochs: float = Field(5.0, ge=0, description="length of a proximal phase")
-    orthant_epochs: float = Field(
-        5.0, ge=0, description="length of an orthant phase (obprox-sg); 0: for good"
-    )
-    half_space: float = Field(0.0, ge=0, lt=1, description="epsilon of hspg's half-space test")
-    dual_gamma: float = Field(20.0, gt=0, description="gamma of rda: larger moves more slowly")
-
-
-class Compress(Section):
-    """From zeros to widths, Algorithms 2 and 3."""
-
-    mode: Literal["ratio", "zero-groups"] = Field(
-        "ratio", description="the paper's rule, or exactly the units that became zero"
-    )
-    epsilon: float = Field(0.1, ge=0, le=1, description="the least share of a width that stays")
-    unit: Literal["auto", "layer", "block"] = Field("auto", description="whose sparsity counts")
-    round_to: int = Field(1, ge=1, description="widths are multiples of it")
-    target_macs: Share | None = Field(None, description="share of the MACs that may stay")
-    target_params: Share | None = Field(None, description="share of the parameters that may stay")
-    select: Literal["magnitude", "nonzeros", "thinet"] = Field(
-        "magnitude", description="which units survive"
-    )
-    inherit: bool = Field(True, description="whether the survivors keep their weights")
-
-
-class Recursion(Section):
-    """When Algorithm 1 goes on."""
-
-    rounds: int = Field(1, ge=1, description="the most rounds of exploring and cutting")
-    lambda_rule: Literal["paper", "constant", "inverse"] = Field(
-        "paper", description="how lambda follows the size of the network"
-    )
-    tolerance: float = Field(
-        0.02, ge=0, le=1, description="validation accuracy that may be lost on the way"
-    )
-
-
-class Finetune(Dense):
-    """The last stage of training."""
-
-    lr: float = Field(0.02, gt=0, description="the highest learning rate")
-    distill: float = Field(0.0, ge=0, le=1, description="weight of the original network's scores")
-    temperature: float = Field(4.0, gt=0, description="at which scores are compared")
 
 
 class Recipe(Section):
@@ -150,20 +77,42 @@ class Recipe(Section):
     recursion: Recursion = Recursion()  # type: ignore[call-arg]
     finetune: Finetune = Finetune()  # type: ignore[call-arg]
 
+    @field_validator("model")
+    @classmethod
+    def _is_model(cls, name: str) -> str:
+        if ":" not in name:
+            input_shape(name)  # which refuses an unknown name
+        return name
+
+    @field_validator("data")
+    @classmethod
+    def _is_data(cls, name: str) -> str:
+        if ":" not in name and name not in data_names():
+            forms = (*data_names(), "imagefolder:DIR")
+            raise InvalidParameterError(
+                "recipe", "data", f"{', '.join(forms)} or package.module:factory", name,
+                did_you_mean(name, forms),
+            )  # fmt: skip
+        return name
+
     @model_validator(mode="after")
     def _fits_together(self) -> Recipe:
+        if self.compress.mode != "zero-groups":
+            return self
         usual = Compress()  # type: ignore[call-arg]
         given = [k for k in RATIO_ONLY if getattr(self.compress, k) != getattr(usual, k)]
-        if self.compress.mode == "zero-groups" and given:
-            raise ValueError(
-                f"compress.{given[0]} has no meaning with compress.mode = 'zero-groups', which "
-                "removes exactly the units that are zero. Leave it out, or use mode = 'ratio'."
-            )
-        if self.compress.mode == "zero-groups" and self.explore.optimizer != "hspg":
-            raise ValueError(
+        faults = [
+            f"compress.{key} has no meaning with compress.mode = 'zero-groups', which removes "
+            "exactly the units that are zero. Leave it out, or use mode = 'ratio'."
+            for key in given
+        ]
+        if self.explore.optimizer != "hspg":
+            faults.append(
                 "compress.mode = 'zero-groups' needs whole units that are zero, which only "
                 "explore.optimizer = 'hspg' makes."
             )
+        if faults:
+            raise ValueError(" ".join(faults))
         return self
 
     def to_toml(self) -> str:
@@ -171,28 +120,41 @@ class Recipe(Section):
         return tomli_w.dumps(_without_none(self.model_dump(mode="json")))
 
 
-def read_recipe(path: Path | None, options: Mapping[str, str] | None = None) -> Recipe:
+def read_recipe(
+    path: Path | None,
+    options: Mapping[str, str | None] | None = None,
+    others: Sequence[str] = (),
+) -> Recipe:
     """The recipe in a TOML file (or the defaults), with options such as ``explore.lam`` on top.
+
+    Args:
+        path: the file.
+        options: keys and their values as text; None is a value that is missing.
+        others: further options of the command, which an unknown one may be a slip for.
 
     Raises:
         RecipeError: with every mistake at once.
     """
     values = _parsed(path) if path else {}
-    where = str(path) if path else "recipe"
     keys = dict(recipe_keys())
     problems = []
-    sources: dict[str, str] = {}  # of keys that are options
+    typed: dict[str, str] = {}  # the options of keys
     for name, text in (options or {}).items():
-        key = name.replace("-", "_")
-        if key not in keys and not key.startswith("model_options."):
-            problems.append(f"--{name}: unknown option. {_suggest(key, keys)}".rstrip())
-            continue
-        _put(values, key.split("."), _option_value(text))
-        sources[key] = f"--{name}"
+        key, option = name.replace("-", "_"), f"--{name}"
+        field = keys.get(key)
+        if field is None and not key.startswith("model_options."):
+            guess = suggestion(key, [*keys, *others], "--")
+            problems.append(f"{option}: unknown option. {guess}".rstrip())
+        elif text is None:
+            problems.append(no_value(option, key, field))
+        else:
+            _put(values, key.split("."), _option_value(text, field))
+            typed[key] = option
     try:
         recipe = Recipe.model_validate(values)
     except ValidationError as error:
-        problems += [_problem(where, sources, found, keys) for found in error.errors()]
+        where = str(path) if path else "recipe"
+        problems += [problem(where, typed, found, keys) for found in error.errors()]
     if problems:
         raise RecipeError(problems)
     return recipe
@@ -212,11 +174,13 @@ def recipe_keys(
 
 def _parsed(path: Path) -> dict[str, Any]:
     try:
-        values: dict[str, Any] = tomllib.loads(path.read_text())
+        values: dict[str, Any] = tomllib.loads(path.read_text(encoding="utf-8"))
     except FileNotFoundError:
         raise RecipeError([f"{path}: there is no such file."]) from None
-    except (OSError, UnicodeDecodeError) as error:
-        raise RecipeError([f"{path}: cannot be read: {error}."]) from error
+    except OSError as error:
+        raise RecipeError([f"{path}: cannot be read: {error.strerror}."]) from error
+    except UnicodeDecodeError as error:
+        raise RecipeError([f"{path}: cannot be read: it is not UTF-8 ({error})."]) from error
     except tomllib.TOMLDecodeError as error:
         raise RecipeError([f"{path}: is no TOML: {error}."]) from error
     return values
@@ -231,36 +195,21 @@ def _put(values: dict[str, Any], path: list[str], value: Any) -> None:
     values[path[-1]] = value
 
 
-def _option_value(text: str) -> Any:
+def _option_value(text: str, field: FieldInfo | None) -> Any:
     """An option's text as TOML would read it; what is no TOML value is a string."""
+    if field is not None:
+        if field.default is None and text.lower() == "none":
+            return None
+        if field.annotation in (str, str | None):
+            return text  # a directory may be called 2024
+        if get_origin(field.annotation) is tuple and not text.startswith("["):
+            text = f"[{text}]"
+    if text in ("True", "False"):
+        text = text.lower()
     try:
-        return tomllib.loads(f"value = {text}")["value"]
+        return tomllib.loads(f"value = {'0' * text.startswith('.')}{text}")["value"]
     except tomllib.TOMLDecodeError:
-        return None if text.lower() == "none" else text
-
-
-def _problem(
-    file: str, sources: Mapping[str, str], found: Any, keys: Mapping[str, FieldInfo]
-) -> str:
-    """One mistake in a line: where, what is allowed, what was given, and a remedy."""
-    key = ".".join(str(part) for part in found["loc"])
-    where = sources.get(key, f"{file}: {key}" if key else file)
-    if found["type"] == "extra_forbidden":
-        return f"{where}: unknown key. {_suggest(key, keys)}".rstrip()
-    wanted = found["msg"].removeprefix("Input should be ").removeprefix("Value error, ")
-    if not key:
-        return f"{where}: {wanted}"
-    field = keys.get(key) or keys.get(key.rpartition(".")[0])
-    meaning = f" {key}: {field.description}; default {field.default!r}." if field else ""
-    return f"{where}: must be {wanted}. Got {found['input']!r}.{meaning}"
-
-
-def _suggest(key: str, keys: Mapping[str, FieldInfo]) -> str:
-    close = difflib.get_close_matches(key, keys, n=1, cutoff=0.7)
-    last = key.rpartition(".")[2]
-    same = [known for known in keys if known.rpartition(".")[2] == last]
-    guesses = close or same or difflib.get_close_matches(last, keys, n=1)
-    return f"Did you mean {' or '.join(guesses)}?" if guesses else ""
+        return text
 
 
 def _without_none(values: dict[str, Any]) -> dict[str, Any]:
