@@ -16,8 +16,9 @@ $(READY): pyproject.toml constraints.txt scripts/setup.sh
 	@bash scripts/setup.sh "$(PYTHON)" "$(VENV)"
 	@touch $@
 
-demo: $(READY) ## train a small CNN sparse, in under two minutes
-	@$(RUN)/python examples/digits.py
+demo: $(READY) ## compress a small CNN, with a report, in under three minutes
+	@rm -rf runs/demo
+	@$(RUN)/rsprune compress recipes/digits.toml --out runs/demo
 
 test: $(READY) ## run all tests
 	$(RUN)/python -m pytest -n 2 --dist worksteal
@@ -38,9 +39,11 @@ format: $(READY) ## let ruff mend what it can
 	$(RUN)/ruff check --fix .
 	$(RUN)/ruff format .
 
-bench: $(READY) ## times as ratios to torch.optim.SGD and to Torch-Pruning
+bench: $(READY) ## times as ratios to torch.optim.SGD, to Torch-Pruning and to an epoch
 	@$(RUN)/python benchmarks/optim_steps.py
 	@$(RUN)/python benchmarks/structure.py
+	@$(RUN)/python benchmarks/epoch.py
+	@$(RUN)/python benchmarks/compress.py
 
 results: $(READY) ## the other tables of docs/results.md (about an hour)
 	@$(RUN)/python benchmarks/convex.py

@@ -49,4 +49,6 @@ command -v g++ >/dev/null || command -v clang++ >/dev/null ||
   apt_install g++ "fused=True wants a C++ compiler" || true
 [ -d /usr/share/datasets/fashion-mnist ] ||
   apt_install dataset-fashion-mnist "the Fashion-MNIST tests want their data" || true
+command -v chromium >/dev/null || command -v google-chrome >/dev/null ||
+  apt_install chromium "the report is opened in Chromium by its test" || true
 say "done"

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
@@ -48,31 +46,3 @@ def test_a_run_repeats_bit_for_bit() -> None:
         second.zeros,
         second.accuracy,
     )
-
-
-def demo(*arguments: str) -> subprocess.CompletedProcess[str]:
-    command = [sys.executable, str(ROOT / "examples" / "digits.py"), *arguments]
-    return subprocess.run(command, capture_output=True, text=True, check=False, timeout=300)
-
-
-def test_demo_prints_both_methods_side_by_side() -> None:
-    done = demo("--epochs", "4", "--lam", "3e-3")
-    assert done.returncode == 0, done.stderr
-    for expected in ("Prox-SG", "OBProx-SG", "test accuracy", "conv3.weight", "all layers"):
-        assert expected in done.stdout
-
-
-def test_demo_warns_when_the_penalty_cannot_reach() -> None:
-    assert "cannot become zero" in demo("--epochs", "1", "--lam", "1e-6").stderr
-
-
-@pytest.mark.parametrize(
-    ("arguments", "names"), [(("--epochs", "0"), "'epochs'"), (("--lam", "-1"), "'lam'")]
-)
-def test_demo_refuses_bad_options_without_a_traceback(
-    arguments: tuple[str, str], names: str
-) -> None:
-    done = demo(*arguments)
-    assert done.returncode == 2
-    assert names in done.stderr
-    assert "Traceback" not in done.stderr

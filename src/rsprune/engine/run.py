@@ -7,6 +7,7 @@ The directory holds ``recipe.toml`` (with every default written out), ``events.j
 
 from __future__ import annotations
 
+import shutil
 from pathlib import Path
 from typing import Any
 
@@ -70,7 +71,8 @@ class Run:
 
     def step(self, done: int, total: int, loss: float, accuracy: float) -> None:
         """Pass a step on to the watcher."""
-        self.watcher.step(done, total, loss, accuracy)
+        if self.machine.main:
+            self.watcher.step(done, total, loss, accuracy)
 
     def event(self, event: Event) -> None:
         """Log an event, unless a resumed run has it already, and show it."""
@@ -107,6 +109,8 @@ class Run:
             write_atomic(self.directory / "history.json", history_json(result))
             self.event(finish)
             self._clear_checkpoints(but="")
+        else:
+            shutil.rmtree(self.state)
         return finish
 
     def _clear_checkpoints(self, but: str) -> None:

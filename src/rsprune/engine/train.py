@@ -143,13 +143,21 @@ class _Stage:
             at.step += 1
             if at.step % _LOOK_EVERY == 0 or at.step == self.steps:
                 self._look()
-            if at.step < self.steps and (self.watch.stopping or self._is_time_to_save()):
-                self._save()
-            if self.watch.stopping and at.step < self.steps:
-                raise KeyboardInterrupt
+            if at.step < self.steps:
+                self._pause()
 
-    def _is_time_to_save(self) -> bool:
-        return time.monotonic() - self.saved_at > 60 * self.job.minutes
+    def _pause(self) -> None:
+        """Between two steps: keep the state if it is time to, and stop if that is asked for."""
+        several = self.machine.shard[1] > 1
+        if several and self.position.step % _LOOK_EVERY:
+            return  # to agree takes processes as long as a step
+        overdue = time.monotonic() - self.saved_at > 60 * self.job.minutes
+        wishes = torch.tensor([overdue, self.watch.stopping], device=self.machine.device)
+        save, stop = (self.machine.total(wishes.int()) if several else wishes).tolist()
+        if save or stop:
+            self._save()
+        if stop:
+            raise KeyboardInterrupt
 
     def _step(self, batch: Batch) -> None:
         at, settings = self.position, self.job.settings
