@@ -5,7 +5,17 @@ from __future__ import annotations
 import sys
 
 _EXTRAS = {
-    "cli": ("accelerate", "jinja2", "optuna", "plotly", "pydantic", "rich", "tomli_w", "typer"),
+    "cli": (
+        "accelerate",
+        "jinja2",
+        "optuna",
+        "plotly",
+        "pydantic",
+        "rich",
+        "tomli",
+        "tomli_w",
+        "typer",
+    ),
     "export": ("onnx", "onnxruntime", "onnxscript"),
 }
 
@@ -21,5 +31,7 @@ def main() -> None:
         for extra, packages in _EXTRAS.items():
             if missing in packages:
                 sys.exit(f'rsprune: this needs {missing}: pip install "rsprune[{extra}]"')
-        raise
+        sys.exit(f"rsprune: {error}")
+    except KeyboardInterrupt:  # while libraries are imported
+        code = 130
     sys.exit(code)

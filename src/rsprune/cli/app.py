@@ -5,7 +5,6 @@ Exit codes: 0 done, 1 failed, 2 bad input, 130 stopped by Ctrl-C.
 
 from __future__ import annotations
 
-import os
 import sys
 import warnings
 from collections.abc import Sequence
@@ -15,24 +14,25 @@ from typing import Annotated, Any
 import typer
 
 import rsprune
-from rsprune.errors import InvalidParameterError, RecipeError, RsPruneWarning
+from rsprune.errors import InvalidParameterError, RecipeError, RsPruneError, RsPruneWarning
 
 BAD_INPUT, FAILED, STOPPED = 2, 1, 130
 
-# Keys of the recipe are options of some commands; typer hands over those it does not know.
-_OPEN = {"ignore_unknown_options": True}
-# Where a command is, imported when it is asked for: some bring libraries that take seconds.
-_COMMANDS: dict[str, tuple[str, dict[str, Any]]] = {
-    "compress": ("rsprune.cli.compress:compress", {"context_settings": _OPEN}),
-    "recipe": ("rsprune.cli.recipe:recipe", {}),
-    "search-lambda": ("rsprune.cli.search:search", {"context_settings": _OPEN}),
-    "evaluate": ("rsprune.cli.evaluate:evaluate", {}),
-    "profile": ("rsprune.cli.profile:profile", {}),
-    "report": ("rsprune.cli.report:report", {}),
-    "export": ("rsprune.cli.export:export", {}),
-    "data": ("rsprune.cli.data:data", {}),
-    "doctor": ("rsprune.cli.doctor:doctor", {}),
+# Where a command is, and what it does. Only the one that is asked for is imported: some bring
+# libraries that take seconds, or are not installed.
+_COMMANDS = {
+    "compress": ("compress:compress", "Compress a network: sparse training, cut, fine-tuning."),
+    "recipe": ("recipe:recipe", "Print a recipe with every key, its default and its meaning."),
+    "search-lambda": ("search:search", "Find the largest lambda that keeps the accuracy."),
+    "evaluate": ("evaluate:evaluate", "Measure the accuracy and costs of a compressed network."),
+    "profile": ("profile:profile", "Count the weights and multiply-accumulates of a model."),
+    "report": ("report:report", "Write report.html and report.md of a run again."),
+    "export": ("export:export", "Export a compressed model to ONNX."),
+    "data": ("data:data", "Fetch a data set, and say what is in it."),
+    "doctor": ("doctor:doctor", "Look at versions, devices, directories, data and tools."),
 }
+# Keys of the recipe are options of these; typer hands over those it does not know.
+_OPEN = ("compress", "search-lambda", "evaluate")
 
 
 def _show_version(wanted: bool) -> None:
@@ -58,50 +58,60 @@ def _root(
 
 
 def make_app(arguments: Sequence[str]) -> typer.Typer:
-    """The application, with the command that is asked for, or with all of them."""
+    """The application, in which the command that is asked for works and others have a name."""
     app = typer.Typer(name="rsprune", rich_markup_mode="rich", add_completion=False)
     app.callback(invoke_without_command=True)(_root)
-    asked = [name for name in _COMMANDS if name in arguments[:1]]
-    for name in asked or _COMMANDS:
-        place, settings = _COMMANDS[name]
+    asked = next((word for word in arguments if not word.startswith("-")), None)
+    for name, (place, summary) in _COMMANDS.items():
         module, _, function = place.partition(":")
-        app.command(name, **settings)(getattr(import_module(module), function))
+        settings = {"ignore_unknown_options": name in _OPEN}
+        if name == asked:
+            command = getattr(import_module(f"rsprune.cli.{module}"), function)
+            app.command(name, context_settings=settings)(command)
+        else:
+            app.command(name, help=summary)(lambda: None)
     return app
 
 
 def run(arguments: Sequence[str]) -> int:
     """Run the command line with ``arguments`` and return its exit code."""
-    if os.getcwd() not in sys.path:  # for package.module:factory, as python -m does
-        sys.path.insert(0, os.getcwd())
+    if "" not in sys.path:  # for package.module:factory, as python -m does
+        sys.path.insert(0, "")
     try:
         with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # those of libraries are not for the user
+            warnings.simplefilter("always", RsPruneWarning)
             warnings.showwarning = _show_warning
             app = make_app(arguments)
             return app(list(arguments), prog_name="rsprune", standalone_mode=False) or 0
-    except KeyboardInterrupt:
+    except (KeyboardInterrupt, typer.Abort):
         typer.echo("rsprune: stopped", err=True)
         return STOPPED
     except RecipeError as error:
         for problem in error.problems:
-            typer.echo(f"rsprune: {problem}", err=True)
+            typer.echo(f"rsprune: {_one_line(problem)}", err=True)
         return BAD_INPUT
     except ModuleNotFoundError:
         raise
     except Exception as error:
-        typer.echo(f"rsprune: {_one_line(error)}", err=True)
+        typer.echo(f"rsprune: {_one_line(_message(error))}", err=True)
         return _exit_code(error)
 
 
-def _show_warning(message: Warning | str, category: type[Warning], *_: Any, **__: Any) -> None:
-    """Warnings of rsprune as lines; those of libraries are not for the user."""
-    if issubclass(category, RsPruneWarning):
-        typer.echo(f"rsprune: warning: {' '.join(str(message).split())}", err=True)
+def _show_warning(message: Warning | str, *_: Any, **__: Any) -> None:
+    typer.echo(f"rsprune: warning: {_one_line(str(message))}", err=True)
 
 
-def _one_line(error: Exception) -> str:
+def _one_line(text: str) -> str:
+    return " ".join(text.split())
+
+
+def _message(error: Exception) -> str:
     # Usage errors name the option at fault only in their formatted message.
-    message = error.format_message() if hasattr(error, "format_message") else str(error)
-    return " ".join(message.split()) or type(error).__name__
+    if hasattr(error, "format_message"):
+        return str(error.format_message())
+    # Errors that nobody foresaw mean little without their type.
+    return str(error) if isinstance(error, RsPruneError) else f"{type(error).__name__}: {error}"
 
 
 def _exit_code(error: Exception) -> int:

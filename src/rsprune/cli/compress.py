@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -12,20 +10,12 @@ import typer
 from rich.console import Console
 from rich.table import Table
 
-from rsprune.cli.progress import Display
-from rsprune.engine.directory import begin, recipe_of
-from rsprune.engine.recipe import Recipe, read_recipe
+from rsprune.cli.progress import Display, make_console
+from rsprune.cli.settings import Settings, run_directory
+from rsprune.engine.directory import recipe_of
 from rsprune.engine.run import execute
-from rsprune.errors import InvalidParameterError, RsPruneError
+from rsprune.errors import RsPruneError
 from rsprune.report import write_report
-
-Settings = Annotated[
-    list[str] | None,
-    typer.Argument(
-        metavar="[RECIPE] [--KEY VALUE]...",
-        help="A TOML file, and keys of a recipe; `rsprune recipe` prints them all.",
-    ),
-]
 
 
 def compress(
@@ -62,88 +52,25 @@ def compress(
 
       rsprune compress --resume runs/mine
     """
-    directory = prepared(settings or [], model, data, out, resume)
-    console = Console(stderr=as_json, emoji=False)
+    console = make_console(stderr=as_json)
     display = Display(console)
-    with interrupted(console, f"rsprune compress --resume {directory}"), display.shown():
+    keys = {"model": model, "data": data}
+    with (
+        run_directory("compress", settings or [], keys, out, resume, console) as directory,
+        display.shown(),
+    ):
         finish = execute(directory, display)
+    if not as_json:
+        console.print(result_table(finish))
+        console.print(_sentence(finish), soft_wrap=True)
     html, _ = write_report(directory)
     exported = _exported(directory, console)
     if as_json:
         typer.echo(json.dumps({"directory": str(directory), **finish}, indent=2))
         return
-    console.print(result_table(finish))
-    console.print(_sentence(finish), highlight=False, soft_wrap=True)
     for path in (directory / "model.safetensors", exported, html):
         if path is not None:
-            console.print(f"  {path}", highlight=False, soft_wrap=True)
-
-
-@contextmanager
-def interrupted(console: Console, command: str) -> Iterator[None]:
-    """Say how to go on after Ctrl-C, and exit as shells expect."""
-    try:
-        yield
-    except KeyboardInterrupt:
-        line = f"Stopped; nothing is lost. Go on with: {command}"
-        console.print(line, highlight=False, soft_wrap=True)
-        raise typer.Exit(130) from None
-
-
-def prepared(
-    tokens: list[str],
-    model: str | None,
-    data: str | None,
-    out: Path | None,
-    resume: Path | None,
-    suffix: str = "",
-) -> Path:
-    """The run directory, new or found."""
-    recipe, options = parse_settings(tokens)
-    if resume is not None:
-        if recipe or model or data or out or options:
-            raise InvalidParameterError(
-                "rsprune compress", "--resume", "given without other settings", str(resume),
-                "A run goes on with the recipe it began with.",
-            )  # fmt: skip
-        recipe_of(resume)
-        return resume
-    given = {"model": model, "data": data}
-    options |= {name: value for name, value in given.items() if value is not None}
-    settings = read_recipe(recipe, options)
-    directory = out or Path("runs") / f"{_slug(recipe, settings)}{suffix}"
-    begin(settings, directory)
-    return directory
-
-
-def parse_settings(tokens: list[str]) -> tuple[Path | None, dict[str, str]]:
-    """The recipe's file, if there is one, and ``--key value`` or ``--key=value`` pairs."""
-    files: list[Path] = []
-    options: dict[str, str] = {}
-    rest = list(tokens)
-    while rest:
-        token = rest.pop(0)
-        if not token.startswith("--"):
-            files.append(Path(token))
-            continue
-        key, equals, value = token[2:].partition("=")
-        if not equals and (not rest or rest[0].startswith("--")):
-            raise InvalidParameterError(
-                "the command", token, "given a value, as --key value", "none",
-                "`rsprune recipe` lists the keys.",
-            )  # fmt: skip
-        options[key] = value if equals else rest.pop(0)
-    if len(files) > 1:
-        raise InvalidParameterError(
-            "the command", "RECIPE", "one file", " ".join(map(str, files)),
-            "Keys of the recipe begin with two dashes.",
-        )  # fmt: skip
-    return (files[0] if files else None), options
-
-
-def _slug(recipe: Path | None, settings: Recipe) -> str:
-    name = recipe.stem if recipe else f"{settings.model}-{settings.data}"
-    return "".join(c if c.isalnum() or c in "-_." else "-" for c in name)
+            console.print(f"  {path}", soft_wrap=True)
 
 
 def _exported(directory: Path, console: Console) -> Path | None:
@@ -157,7 +84,7 @@ def _exported(directory: Path, console: Console) -> Path | None:
 
         export_run(directory, target)
     except RsPruneError as error:
-        console.print(f"model.onnx was not written: {error}", highlight=False, soft_wrap=True)
+        console.print(f"model.onnx was not written: {error}", soft_wrap=True)
         return None
     return target
 
@@ -184,8 +111,10 @@ def result_table(finish: dict[str, Any]) -> Table:
 def _sentence(finish: dict[str, Any]) -> str:
     """What a manager would want to know."""
     before, after = finish["before"], finish["after"]
-    lost = 100 * (before["test_accuracy"] - after["test_accuracy"])
-    words = f"{lost:.2f} points lower" if lost > 0 else f"{-lost:.2f} points higher"
+    points = round(100 * (after["test_accuracy"] - before["test_accuracy"]), 2)
+    words = f"{abs(points):.2f} points {'higher' if points > 0 else 'lower'}" if points else "equal"
+    if after["params"] == before["params"]:
+        return f"The network is not smaller than before; its test accuracy is {words}."
     return (
         f"The network computes {before['macs'] / after['macs']:.1f} times less and is "
         f"{before['params'] / after['params']:.1f} times smaller; its test accuracy is {words}."

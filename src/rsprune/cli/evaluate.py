@@ -8,10 +8,11 @@ from typing import Annotated, Any
 
 import torch
 import typer
-from rich.console import Console
 from rich.table import Table
 
 import rsprune
+from rsprune.cli.progress import make_console
+from rsprune.cli.settings import Options, parse_settings
 from rsprune.data import load as load_data
 from rsprune.engine.directory import recipe_of
 from rsprune.engine.evaluate import accuracy
@@ -19,18 +20,21 @@ from rsprune.engine.events import EventLog
 from rsprune.engine.machine import Machine
 from rsprune.engine.network import build_network
 from rsprune.engine.recipe import Recipe, read_recipe
-from rsprune.errors import InvalidParameterError, RunError
+from rsprune.errors import RecipeError, RunError
+
+_OTHERS = ("json",)
 
 
 def evaluate(
-    target: Annotated[
-        Path, typer.Argument(metavar="DIR|FILE", help="A run directory, or a file of weights.")
-    ],
-    model: Annotated[str | None, typer.Option(help="The model, if TARGET is a file.")] = None,
-    data: Annotated[str | None, typer.Option(help="The data; default: those of the run.")] = None,
-    directory: Annotated[
-        str | None, typer.Option(help="Where the data are, if not in the cache.")
+    settings: Annotated[
+        list[str] | None,
+        typer.Argument(
+            metavar="DIR|FILE|--KEY VALUE",
+            help="A run directory or a file of weights, and keys of a recipe.",
+        ),
     ] = None,
+    model: Annotated[str | None, typer.Option(help="The model of a file.")] = None,
+    data: Annotated[str | None, typer.Option(help="The data; default: those of the run.")] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON instead of a table.")] = False,
 ) -> None:
     """Measure the test accuracy, MACs and weights of a compressed network.
@@ -39,41 +43,43 @@ def evaluate(
 
       rsprune evaluate runs/small_cnn-digits
 
-      rsprune evaluate slim.safetensors --model small_cnn --data digits
+      rsprune evaluate runs/vgg16-cifar10 --loading.directory /data/cifar10 --json
+
+      rsprune evaluate slim.safetensors --model small_cnn --model_options.width 64 --data digits
     """
-    recipe, file = _settings(target, model, data, directory)
+    target, options = parse_settings(settings or [])
+    options |= {k: v for k, v in {"model": model, "data": data}.items() if v is not None}
+    if target is None:
+        raise RecipeError(["Name a run directory or a file of weights: rsprune evaluate DIR"])
+    recipe, file = _found(target, options)
     found = measure(recipe, file)
     found["baseline"] = _baseline(target)
     if as_json:
         typer.echo(json.dumps(found, indent=2))
         return
-    Console(emoji=False).print(_table(str(target), found))
+    make_console().print(_table(str(target), found))
 
 
-def _settings(
-    target: Path, model: str | None, data: str | None, directory: str | None
-) -> tuple[Recipe, Path]:
-    if target.is_dir():
-        if model is not None:
-            raise InvalidParameterError(
-                "rsprune evaluate", "--model", "left out for a run directory", model,
-                "The run's recipe names its model.",
-            )  # fmt: skip
-        recipe, file = recipe_of(target), target / "model.safetensors"
-        if not file.exists():
-            raise RunError(
-                f"'{target}' has no model.safetensors: the run is not finished. Go on with it: "
-                f"rsprune compress --resume {target}"
+def _found(target: Path, options: Options) -> tuple[Recipe, Path]:
+    """The recipe of a run or a file, and the file."""
+    if not target.exists():
+        raise RunError(f"There is no '{target}', neither a run directory nor a file.")
+    if not target.is_dir():
+        if "model" not in options:
+            raise RecipeError(
+                ["--model: a file holds weights, not code; name the model, e.g. --model vgg16."]
             )
-    else:
-        if model is None:
-            raise InvalidParameterError(
-                "rsprune evaluate", "--model", "given with a file", "none",
-                "A file holds weights, not code: name the model, e.g. --model vgg16.",
-            )  # fmt: skip
-        recipe, file = read_recipe(None, {"model": model}), target
-    loading = recipe.loading.model_copy(update={"directory": directory or recipe.loading.directory})
-    return recipe.model_copy(update={"data": data or recipe.data, "loading": loading}), file
+        return read_recipe(None, options, _OTHERS), target
+    if "model" in options:
+        raise RecipeError(["--model: the run's recipe names its model; leave it out."])
+    recipe_of(target)  # which refuses what is no run
+    file = target / "model.safetensors"
+    if not file.exists():
+        raise RunError(
+            f"'{target}' has no model.safetensors: the run is not finished. Go on with it: "
+            f"rsprune compress --resume {target}"
+        )
+    return read_recipe(target / "recipe.toml", options, _OTHERS), file
 
 
 def measure(recipe: Recipe, file: Path) -> dict[str, Any]:

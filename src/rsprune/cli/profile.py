@@ -8,15 +8,13 @@ from typing import Annotated
 
 import torch
 import typer
-from rich.console import Console
 from rich.table import Table
 
+from rsprune.cli.progress import make_console
 from rsprune.errors import InvalidParameterError
 from rsprune.metrics import Profile
 from rsprune.metrics import profile as count
 from rsprune.models import build, input_shape
-
-_WIDE = 10_000  # columns; output to a file or a pipe is never folded
 
 
 def profile(
@@ -52,10 +50,7 @@ def profile(
     if as_json:
         typer.echo(json.dumps({"model": model, "input_shape": shape, **asdict(found)}, indent=2))
         return
-    console = Console(markup=False, emoji=False)
-    if not console.is_terminal:
-        console.width = _WIDE
-    console.print(_table(f"{model}, input {_joined(shape)}", found))
+    make_console().print(_table(f"{model}, input {_joined(shape)}", found))
 
 
 def _sizes(text: str) -> tuple[int, ...]:

@@ -12,6 +12,15 @@ from rich.console import Console
 from rich.progress import BarColumn, Progress, TaskID, TextColumn, TimeRemainingColumn
 
 _SIGNALS = (signal.SIGINT, signal.SIGTERM)
+_WIDE = 10_000  # columns; output to a file or a pipe is never folded
+
+
+def make_console(*, stderr: bool = False) -> Console:
+    """A console for tables and lines."""
+    console = Console(stderr=stderr, emoji=False, markup=False, highlight=False)
+    if not console.is_terminal:
+        console.width = _WIDE
+    return console
 
 
 class Display:
@@ -85,7 +94,7 @@ class Display:
             name, total=event["epochs"], completed=event["done"], status=""
         )
         if not self._console.is_terminal:
-            self._say(f"{name}: {event['epochs']} epochs")
+            self._say(f"{name}, {event['epochs']} epoch{'s' * (event['epochs'] != 1)}")
 
     def _finish_epoch(self, event: dict[str, Any]) -> None:
         self._stage["epoch"] = event["epoch"]
@@ -105,7 +114,7 @@ class Display:
             self._bar.update(self._task, completed=completed, status=status)
 
     def _say(self, text: str) -> None:
-        self._console.print(text, highlight=False, soft_wrap=True)
+        self._console.print(text, soft_wrap=True)
 
 
 def _round_line(event: dict[str, Any]) -> str:

@@ -8,12 +8,11 @@ from pathlib import Path
 from typing import Annotated
 
 import typer
-from rich.console import Console
 from rich.table import Table
 
-from rsprune.cli.compress import Settings, interrupted, prepared
-from rsprune.cli.progress import Display
-from rsprune.engine.search import POWERS, Search, search_lambda
+from rsprune.cli.progress import Display, make_console
+from rsprune.cli.settings import Settings, run_directory
+from rsprune.engine.search import POWERS, TOLERANCE, Search, search_lambda
 from rsprune.errors import InvalidParameterError
 
 _DEFAULT = ",".join(f"{power:g}" for power in POWERS)
@@ -30,11 +29,14 @@ def search(
         Path | None, typer.Option(metavar="DIR", help="Go on with the search in this directory.")
     ] = None,
     powers: Annotated[
-        str, typer.Option(help="The penalties to try, with commas between.")
-    ] = _DEFAULT,
+        str | None, typer.Option(help=f"The penalties to try, with commas; default {_DEFAULT}.")
+    ] = None,
     tolerance: Annotated[
-        float, typer.Option(min=0, max=1, help="Validation accuracy that may be lost.")
-    ] = 0.01,
+        float | None,
+        typer.Option(
+            min=0, max=1, help=f"Validation accuracy that may be lost; default {TOLERANCE}."
+        ),
+    ] = None,
     storage: Annotated[
         str | None, typer.Option(help="An optuna data base; default DIR/study.db (SQLite).")
     ] = None,
@@ -50,12 +52,17 @@ def search(
       rsprune search-lambda --model small_cnn --data digits --explore.epochs 10
 
       rsprune search-lambda recipes/digits.toml --powers 1e-2,3e-3,1e-3 --tolerance 0.005
+
+      rsprune search-lambda --resume runs/small_cnn-digits-lambda
     """
-    wanted = _numbers(powers)
-    directory = prepared(settings or [], model, data, out, resume, suffix="-lambda")
-    console = Console(stderr=as_json, emoji=False)
+    wanted = None if powers is None else _numbers(powers)
+    console = make_console(stderr=as_json)
     display = Display(console)
-    with interrupted(console, f"rsprune search-lambda --resume {directory}"), display.shown():
+    keys = {"model": model, "data": data}
+    with (
+        run_directory("search-lambda", settings or [], keys, out, resume, console) as directory,
+        display.shown(),
+    ):
         found = search_lambda(
             directory, display, powers=wanted, tolerance=tolerance, storage=storage
         )
@@ -63,7 +70,7 @@ def search(
         typer.echo(json.dumps({**asdict(found), "choice": found.choice}, indent=2))
         return
     console.print(_table(found))
-    console.print(_advice(found), highlight=False, soft_wrap=True)
+    console.print(_advice(found), soft_wrap=True)
 
 
 def _numbers(text: str) -> tuple[float, ...]:

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
+import pickle
 from pathlib import Path
 from typing import Any
 
 import torch
-from safetensors import SafetensorError
 from safetensors.torch import load_file
 from torch import Tensor, nn
 
@@ -79,6 +79,9 @@ def load_weights(model: nn.Module, path: Path) -> None:
         faults = {"lacks": missing, "also has": extra, "has another shape in": odd}
         words = "; ".join(f"{verb} {_listed(names)}" for verb, names in faults.items() if names)
         raise FileFormatError(f"'{path}' does not fit the model: it {words}.")
+    sick = [name for name, tensor in state.items() if not tensor.isfinite().all()]
+    if sick:
+        raise FileFormatError(f"'{path}' holds NaN or infinite numbers in {_listed(sick)}.")
     model.load_state_dict({**own, **state})
 
 
@@ -89,15 +92,22 @@ def _read_state(path: Path) -> dict[str, Tensor]:
         if path.suffix == ".safetensors":
             return load_file(str(path))
         found = torch.load(path, map_location="cpu", weights_only=True)
-    except (SafetensorError, OSError, RuntimeError, ValueError, EOFError, KeyError) as error:
-        raise FileFormatError(f"'{path}' cannot be read as weights: {error}") from error
-    except Exception as error:  # unpicklers raise anything
+    except pickle.UnpicklingError as error:
         raise FileFormatError(
-            f"'{path}' is no plain state dict: {error}. Save one with "
-            "torch.save(model.state_dict(), path)."
+            f"'{path}' holds more than tensors, and reading it could run any code. Save the "
+            "weights alone, with torch.save(model.state_dict(), path)."
         ) from error
-    found = found.get("state_dict", found) if isinstance(found, dict) else found
-    if not isinstance(found, dict) or not all(isinstance(t, Tensor) for t in found.values()):
+    except Exception as error:  # readers raise anything
+        reason = next(iter(str(error).splitlines()), "it is empty")
+        raise FileFormatError(
+            f"'{path}' is damaged, or no file of weights: {type(error).__name__}: {reason}"
+        ) from error
+    for key in ("state_dict", "model"):  # beside which a training keeps other things
+        if isinstance(found, dict) and isinstance(found.get(key), dict):
+            found = found[key]
+    if not isinstance(found, dict) or not all(
+        isinstance(name, str) and isinstance(tensor, Tensor) for name, tensor in found.items()
+    ):
         raise FileFormatError(f"'{path}' holds no state dict, a mapping of names to tensors.")
     return {name.removeprefix("module."): tensor for name, tensor in found.items()}
 

@@ -43,6 +43,7 @@ else:
 
 __all__ = [
     "RATIO_ONLY",
+    "SEARCH",
     "Compress",
     "Dense",
     "Explore",
@@ -52,6 +53,7 @@ __all__ = [
     "read_recipe",
     "recipe_keys",
 ]
+SEARCH = "search.json"  # beside the recipe of a search for lambda: its own settings
 RATIO_ONLY = ("epsilon", "unit", "round_to", "target_macs", "target_params")
 
 

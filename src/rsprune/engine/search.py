@@ -7,22 +7,29 @@ accuracy is hopeless. optuna keeps the study in SQLite, so that a search can be 
 from __future__ import annotations
 
 import copy
+import json
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import optuna
 from optuna.trial import FrozenTrial, Trial, TrialState
 
 import rsprune
+from rsprune.engine.directory import alone
 from rsprune.engine.events import Event
+from rsprune.engine.recipe import SEARCH
 from rsprune.engine.run import Run
 from rsprune.engine.train import Watch
 from rsprune.errors import DivergenceError, RunError
+from rsprune.files import write_atomic
 from rsprune.optim.diagnostics import sparsity
 
 POWERS = (1e-2, 1e-3, 1e-4, 1e-5)
+TOLERANCE = 0.01
 _HOPELESS = 0.2  # below the wanted accuracy by so much, half-way through, a training is given up
+_DONE = (TrialState.COMPLETE, TrialState.PRUNED)
 
 
 @dataclass(frozen=True)
@@ -31,7 +38,7 @@ class Tried:
 
     Attributes:
         lam: the penalty.
-        accuracy: on validation data; None if the training diverged.
+        accuracy: on validation data; None if the training was given up.
         sparsity: the share of zeros.
         macs: the share of multiply-accumulates that the width rule would leave.
         epochs: how long it was trained.
@@ -65,68 +72,103 @@ def search_lambda(
     directory: Path,
     watcher: Watch,
     *,
-    powers: Sequence[float] = POWERS,
-    tolerance: float = 0.01,
+    powers: Sequence[float] | None = None,
+    tolerance: float | None = None,
     storage: str | None = None,
 ) -> Search:
-    """Try every penalty on the baseline of the run in ``directory``.
+    """Try every penalty on the baseline of the run in ``directory``, but none twice.
+
+    What is None is as it was when the search began.
 
     Args:
         directory: a run directory with its recipe; ``explore.epochs`` is the length of each try.
         watcher: who is told.
-        powers: the penalties.
-        tolerance: validation accuracy that may be lost.
+        powers: the penalties; 1e-2 to 1e-5 by default.
+        tolerance: validation accuracy that may be lost; 0.01 by default.
         storage: optuna's data base; by default ``study.db`` in the directory.
     """
-    run = Run(directory, watcher)
-    run.baseline()
-    baseline = run.validate(run.model)
-    wanted = baseline - tolerance
-    study = _study(run, storage or f"sqlite:///{directory / 'study.db'}", wanted)
-    done = {t.params["lam"] for t in study.trials if t.state.is_finished()}
-    for lam in sorted(set(powers) - done, reverse=True):
-        study.enqueue_trial({"lam": lam})
-        trial = study.ask({"lam": optuna.distributions.FloatDistribution(0, 1e9)})
-        accuracy = _explore(run, trial, lam)
-        state = TrialState.COMPLETE if accuracy is not None else TrialState.PRUNED
-        study.tell(trial, accuracy, state=state)
-    finished = [t for t in study.trials if t.state.is_finished() and t.params["lam"] in powers]
-    tried = sorted((_tried(trial) for trial in finished), key=lambda one: -one.lam)
+    given = {"powers": powers, "tolerance": tolerance, "storage": storage}
+    with alone(directory):
+        settings = _settings(directory, given)
+        study = _study(directory, settings["storage"])
+        run = Run(directory, watcher)
+        run.baseline()
+        baseline = run.validate(run.model)
+        wanted = baseline - settings["tolerance"]
+        study.pruner = optuna.pruners.ThresholdPruner(
+            lower=wanted - _HOPELESS, n_warmup_steps=run.recipe.explore.epochs // 2
+        )
+        for lam in sorted(set(settings["powers"]) - set(_done(study)), reverse=True):
+            _try(study, run, lam)
+    found = [trial for lam, trial in _done(study).items() if lam in settings["powers"]]
+    tried = sorted(map(_tried, found), key=lambda one: -one.lam)
     return Search(baseline, wanted, tuple(tried))
 
 
-def _study(run: Run, storage: str, wanted: float) -> optuna.Study:
+def _settings(directory: Path, given: dict[str, Any]) -> dict[str, Any]:
+    """The search's own settings: those it began with, and those given now."""
+    path = directory / SEARCH
+    settings: dict[str, Any] = {"powers": POWERS, "tolerance": TOLERANCE, "storage": None}
+    if path.exists():
+        settings |= json.loads(path.read_text())
+    elif (directory / "events.jsonl").exists():
+        raise RunError(f"'{directory}' holds a run of rsprune compress, not a search.")
+    settings |= {name: value for name, value in given.items() if value is not None}
+    write_atomic(path, json.dumps(settings) + "\n")
+    return settings
+
+
+def _study(directory: Path, storage: str | None) -> optuna.Study:
+    """The study of this search, without what was interrupted."""
     optuna.logging.set_verbosity(optuna.logging.WARNING)
     try:
-        return optuna.create_study(
-            storage=storage,
-            study_name="lambda",
+        study = optuna.create_study(
+            storage=storage or f"sqlite:///{directory / 'study.db'}",
+            study_name=str(directory.resolve()) if storage else "lambda",  # many in one data base
             load_if_exists=True,
             direction="maximize",
-            pruner=optuna.pruners.ThresholdPruner(
-                lower=wanted - _HOPELESS, n_warmup_steps=run.recipe.explore.epochs // 2
-            ),
         )
     except Exception as error:  # of any data base
-        raise RunError(f"The study '{storage}' cannot be opened: {error}") from error
+        reason = str(error).splitlines()[0]
+        raise RunError(f"The study '{storage}' cannot be opened: {reason}") from error
+    for trial in study.get_trials(states=(TrialState.RUNNING,)):
+        study.tell(trial.number, state=TrialState.FAIL)
+    return study
 
 
-def _explore(run: Run, trial: Trial, lam: float) -> float | None:
-    """Train a copy of the baseline; its accuracy, or None if it was given up."""
-    model = copy.deepcopy(run.model)
-    reporter = _Reporter(run.watcher, trial)
-    run.watcher = reporter
+def _done(study: optuna.Study) -> dict[float, FrozenTrial]:
+    return {trial.params["lam"]: trial for trial in study.get_trials(states=_DONE)}
+
+
+def _try(study: optuna.Study, run: Run, lam: float) -> None:
+    trial = study.ask({"lam": optuna.distributions.FloatDistribution(lam, lam)})
+    number = _number(run, lam)
     try:
-        run.explore(model, lam, number=trial.number)
+        accuracy = _explore(run, trial, lam, number)
     except optuna.TrialPruned:
+        accuracy = None
         trial.set_user_attr("remark", "given up: the accuracy fell too far")
-        return None
-    except DivergenceError as error:
-        trial.set_user_attr("remark", str(error))
-        return None
+    except DivergenceError:
+        accuracy = None
+        trial.set_user_attr("remark", "diverged: lower explore.lr, or set explore.clip")
+    trial.set_user_attr("epochs", run.log.epochs_of("explore", number))
+    study.tell(trial, accuracy, TrialState.PRUNED if accuracy is None else TrialState.COMPLETE)
+
+
+def _number(run: Run, lam: float) -> int:
+    """The number of this penalty's training; that of one which was interrupted is found again."""
+    stages = [e for e in run.log.events if (e["event"], e.get("stage")) == ("stage", "explore")]
+    return next((e["round"] for e in stages if e["lam"] == lam), len(stages))
+
+
+def _explore(run: Run, trial: Trial, lam: float, number: int) -> float:
+    """Train a copy of the baseline; its accuracy."""
+    model = copy.deepcopy(run.model)
+    watcher, run.watcher = run.watcher, _Reporter(run.watcher, trial)
+    try:
+        run.explore(model, lam, number=number)
     finally:
-        run.watcher = reporter.watcher
-        trial.set_user_attr("epochs", reporter.epochs)
+        run.watcher = watcher
     slim = rsprune.compress(model, run.example, **run.cut_options)
     sizes = [rsprune.profile(one, run.example).macs for one in (slim, model)]
     trial.set_user_attr("sparsity", sparsity(model).ratio)
@@ -138,7 +180,7 @@ class _Reporter:
     """Tells optuna the accuracy of every epoch, and a watcher everything."""
 
     def __init__(self, watcher: Watch, trial: Trial) -> None:
-        self.watcher, self.trial, self.epochs = watcher, trial, 0
+        self.watcher, self.trial = watcher, trial
 
     @property
     def stopping(self) -> bool:
@@ -150,8 +192,7 @@ class _Reporter:
     def event(self, event: Event) -> None:
         self.watcher.event(event)
         if event["event"] == "epoch":
-            self.epochs = event["epoch"]
-            self.trial.report(event["validation_accuracy"], self.epochs)
+            self.trial.report(event["validation_accuracy"], event["epoch"])
             if self.trial.should_prune():
                 raise optuna.TrialPruned
 
@@ -160,5 +201,5 @@ def _tried(trial: FrozenTrial) -> Tried:
     kept = trial.user_attrs
     return Tried(
         trial.params["lam"], trial.value if trial.state == TrialState.COMPLETE else None,
-        kept.get("sparsity"), kept.get("macs"), kept.get("epochs", 0), kept.get("remark", ""),
+        kept.get("sparsity"), kept.get("macs"), kept["epochs"], kept.get("remark", ""),
     )  # fmt: skip
