@@ -23,7 +23,9 @@ def to_markdown(run: Run) -> str:
 def _status(run: Run) -> str:
     if run.finish is None:
         return tables.UNFINISHED
-    return f"Finished after {numbers.seconds(run.finish.seconds)}: {run.finish.stopped}."
+    return (
+        f"Finished after {numbers.seconds(run.finish.seconds)} of training: {run.finish.stopped}."
+    )
 
 
 def _section(table: Table) -> str:
