@@ -151,9 +151,11 @@ class _Stage:
         several = self.machine.shard[1] > 1
         if several and self.position.step % _LOOK_EVERY:
             return  # to agree takes processes as long as a step
-        overdue = time.monotonic() - self.saved_at > 60 * self.job.minutes
-        wishes = torch.tensor([overdue, self.watch.stopping], device=self.machine.device)
-        save, stop = (self.machine.total(wishes.int()) if several else wishes).tolist()
+        save = time.monotonic() - self.saved_at > 60 * self.job.minutes
+        stop = self.watch.stopping
+        if several:
+            wishes = torch.tensor([save, stop], dtype=torch.int, device=self.machine.device)
+            save, stop = self.machine.total(wishes).tolist()
         if save or stop:
             self._save()
         if stop:
