@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from importlib import import_module
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -52,6 +53,8 @@ def compress(
 
       rsprune compress --resume runs/mine
     """
+    for package in ("jinja2", "plotly"):  # of the report: missed now, and not after a week
+        import_module(package)
     console = make_console(stderr=as_json)
     display = Display(console)
     keys = {"model": model, "data": data}

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from typing import Any
+import json
+from typing import Any, Literal, get_args, get_origin
 
-import tomli_w
 import typer
+from pydantic.fields import FieldInfo
 from pydantic_core import PydanticUndefined
 
 from rsprune.engine.recipe import recipe_keys
@@ -30,15 +31,17 @@ def template() -> str:
         if table != section:
             lines += ["", f"[{table}]"]
             section = table
-        lines.append(_line(name, field.default, field.description or ""))
+        lines.append(_line(name, field.default, _meaning(field)))
     return "\n".join(lines)
+
+
+def _meaning(field: FieldInfo) -> str:
+    choices = get_args(field.annotation) if get_origin(field.annotation) is Literal else ()
+    return f"{field.description}{': ' * bool(choices)}{', '.join(choices)}"
 
 
 def _line(name: str, default: Any, meaning: str) -> str:
     if default is None or default is PydanticUndefined:
         return f"# {name} =   # {meaning}"
-    setting = tomli_w.dumps({"x": list(default) if isinstance(default, tuple) else default})
-    value = " ".join(setting.removeprefix("x = ").split())
-    if isinstance(default, dict):
-        value = "{}"
+    value = json.dumps(default)  # which is TOML too, for values that are not tables
     return f"{name} = {value}  # {meaning}"

@@ -65,9 +65,13 @@ class Recipe(Section):
     weights: str | None = Field(None, description="trained weights, instead of a baseline stage")
     data: str = Field("digits", description="digits, cifar10, imagefolder:DIR, package:factory")
     seed: int = Field(0, ge=0, lt=2**31, description="of everything that is random")
-    threads: int | None = Field(None, ge=1, description="CPU threads; None: all")
-    device: Literal["auto", "cpu"] = Field("auto", description="auto takes a GPU if there is one")
-    precision: Literal["no", "bf16", "fp16"] = Field("no", description="mixed precision")
+    threads: int | None = Field(None, ge=1, description="CPU threads; all if left out")
+    device: Literal["auto", "cpu"] = Field(
+        "auto", description="where to compute; auto is a GPU if there is one"
+    )
+    precision: Literal["no", "bf16", "fp16"] = Field(
+        "no", description="of mixed-precision training"
+    )
     channels_last: bool = Field(False, description="memory layout of images and filters")
     compile: bool = Field(False, description="train through torch.compile")
     onnx: bool = Field(True, description="whether to write model.onnx at the end")
