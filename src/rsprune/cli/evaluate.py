@@ -57,7 +57,10 @@ def evaluate(
     if as_json:
         typer.echo(json.dumps(found, indent=2))
         return
-    make_console().print(_table(str(target), found))
+    console = make_console()
+    line = f"{target}, {found['images']:,} test images of {found['data']}"
+    console.print(line, soft_wrap=True)
+    console.print(_table(found))
 
 
 def _found(target: Path, options: Options) -> tuple[Recipe, Path]:
@@ -111,8 +114,8 @@ def _baseline(target: Path) -> float | None:
     return None if finish is None else float(finish["before"]["test_accuracy"])
 
 
-def _table(name: str, found: dict[str, Any]) -> Table:
-    table = Table(title=f"{name}, {found['images']:,} test images of {found['data']}")
+def _table(found: dict[str, Any]) -> Table:
+    table = Table()
     for head in ("", "original", "compressed", ""):
         table.add_column(head, justify="right" if head else "left")
     baseline, now = found["baseline"], found["test_accuracy"]

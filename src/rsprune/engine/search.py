@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import copy
 import json
+import warnings
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -22,7 +23,7 @@ from rsprune.engine.events import Event
 from rsprune.engine.recipe import SEARCH
 from rsprune.engine.run import Run
 from rsprune.engine.train import Watch
-from rsprune.errors import DivergenceError, RunError
+from rsprune.errors import DivergenceError, RsPruneWarning, RunError
 from rsprune.files import write_atomic
 from rsprune.optim.diagnostics import sparsity
 
@@ -166,7 +167,9 @@ def _explore(run: Run, trial: Trial, lam: float, number: int) -> float:
     model = copy.deepcopy(run.model)
     watcher, run.watcher = run.watcher, _Reporter(run.watcher, trial)
     try:
-        run.explore(model, lam, number=number)
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", RsPruneWarning)  # weak: the table shows it
+            run.explore(model, lam, number=number)
     finally:
         run.watcher = watcher
     slim = rsprune.compress(model, run.example, **run.cut_options)

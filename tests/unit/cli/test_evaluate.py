@@ -1,0 +1,99 @@
+"""``rsprune evaluate``: the figures of a run, measured again, and what is no run."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+import torch
+
+pytest.importorskip("typer")
+
+from rsprune.cli.app import run
+from tests.commands import QUICK, events
+
+Captured = pytest.CaptureFixture[str]
+
+
+@pytest.fixture(scope="module")
+def finished(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    directory = tmp_path_factory.mktemp("runs") / "finished"
+    assert run(["compress", "--out", str(directory), *QUICK]) == 0
+    return directory
+
+
+def measured(capsys: Captured, *arguments: str) -> dict[str, object]:
+    assert run(["evaluate", *arguments, "--json"]) == 0
+    found: dict[str, object] = json.loads(capsys.readouterr().out)
+    return found
+
+
+def test_a_run_is_worth_what_it_said(finished: Path, capsys: Captured) -> None:
+    found, finish = measured(capsys, str(finished)), events(finished)[-1]
+    for side in ("before", "after"):
+        assert found[side] == {key: finish[side][key] for key in ("macs", "weights", "params")}
+    assert found["test_accuracy"] == finish["after"]["test_accuracy"]
+    assert found["baseline"] == finish["before"]["test_accuracy"]
+    assert (found["data"], found["images"]) == ("digits", 360)
+
+
+def test_the_table(finished: Path, capsys: Captured) -> None:
+    assert run(["evaluate", str(finished)]) == 0
+    shown = capsys.readouterr().out
+    assert f"{finished}, 360 test images of digits" in shown  # not folded
+    assert "x fewer" in shown
+    assert "points" in shown
+
+
+def test_a_file_with_its_model(finished: Path, capsys: Captured) -> None:
+    """With the options of the model, the figures are those of the run."""
+    file = str(finished / "model.safetensors")
+    found = measured(capsys, file, "--model", "small_cnn", "--model_options.width", "4")
+    of_run = measured(capsys, str(finished))
+    assert found["baseline"] is None
+    assert {**found, "baseline": 0} == {**of_run, "baseline": 0}
+
+
+def test_keys_may_come_first(finished: Path, capsys: Captured) -> None:
+    found = measured(capsys, "--loading.validation", "0.3", str(finished))
+    assert found["images"] == 360
+
+
+@pytest.mark.parametrize(
+    ("arguments", "code", "words"),
+    [
+        ([], 2, "Name a run directory or a file of weights: rsprune evaluate DIR"),
+        (["nothing"], 1, "There is no 'nothing', neither a run directory nor a file."),
+        (["RUN", "--model", "vgg16"], 2, "--model: the run's recipe names its model"),
+        (["RUN/model.safetensors"], 2, "--model: a file holds weights, not code; name the model"),
+        (["RUN/recipe.toml", "--model", "small_cnn"], 1, "damaged or not a safetensors file"),
+        (["mine.pt", "--model", "small_cnn"], 1, "'mine.pt' is damaged or not a safetensors"),
+        (["RUN/model.safetensors", "--model", "vgg16"], 1, "The model 'vgg16' does not take"),
+        (["RUN", "--data", "digit"], 2, "--data: must be digits"),
+        (["RUN", "--data", "cifar10", "--loading.directory", "."], 1, "rsprune data cifar10"),
+        (["RUN", "--directory", "."], 2, "--directory: unknown option. Did you mean --loading.d"),
+        (["empty"], 1, "'empty' is no run directory"),
+        (["begun"], 1, "is not finished. Go on with it: rsprune compress --resume begun"),
+    ],
+)
+def test_what_is_no_run(
+    finished: Path,
+    arguments: list[str],
+    code: int,
+    words: str,
+    capsys: Captured,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    for name in ("empty", "begun"):
+        (tmp_path / name).mkdir()
+    (tmp_path / "begun" / "recipe.toml").write_text("seed = 3\n")
+    torch.save({}, "mine.pt")
+    arguments = [word.replace("RUN", str(finished)) for word in arguments]
+    assert run(["evaluate", *arguments]) == code
+    output = capsys.readouterr()
+    assert output.out == ""
+    assert output.err.count("\n") == 1
+    assert words in output.err
