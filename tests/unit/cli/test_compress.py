@@ -24,7 +24,7 @@ from rsprune.cli.app import run
 from rsprune.cli.settings import parse_settings
 from rsprune.engine.recipe import read_recipe
 from rsprune.errors import RecipeError
-from tests.commands import CLI, ENVIRONMENT, QUICK, command, events
+from tests.commands import CLI, ENVIRONMENT, QUICK, command, events, without
 
 Captured = pytest.CaptureFixture[str]
 
@@ -367,3 +367,11 @@ def test_trained_weights_take_the_place_of_a_baseline(capsys: Captured) -> None:
     arguments = [option for option in QUICK if "baseline" not in option]
     assert run(["compress", "--out", "x", "--weights", "mine.pt", *arguments]) == 0
     assert "baseline, " not in capsys.readouterr().out
+
+
+def test_a_missing_exporter_costs_the_file_only() -> None:
+    done = without("onnx", "compress", "--out", "x", *QUICK, "--onnx=true")
+    assert done.returncode == 0, done.stderr
+    assert "The network computes " in done.stdout
+    assert "model.onnx was not written: ONNX export needs a package that is not" in done.stdout
+    assert 'pip install "rsprune[export]"' in done.stdout
