@@ -18,11 +18,11 @@ from rsprune.errors import (
     TraceError,
     VerificationError,
 )
-from rsprune.optim.param_groups import param_groups
 
 if TYPE_CHECKING:
     from rsprune.compression import compress, plan_widths
     from rsprune.metrics.macs import profile
+    from rsprune.optim.param_groups import param_groups
     from rsprune.recursion import recursive_prune
     from rsprune.structure.files import load, save
     from rsprune.structure.prune import prune
@@ -61,6 +61,7 @@ __all__ = [
 _LATER = {
     "compress": "rsprune.compression",
     "load": "rsprune.structure.files",
+    "param_groups": "rsprune.optim.param_groups",
     "plan_widths": "rsprune.compression",
     "profile": "rsprune.metrics.macs",
     "prune": "rsprune.structure.prune",

@@ -26,7 +26,7 @@ SIDE = 32
 NPZ = "cifar10.npz"
 BY_HAND = (
     "unpack one of the original archives (cifar-10-python.tar.gz, cifar-10-binary.tar.gz) and give "
-    "its directory: --data.directory DIR on the command line, directory=DIR to load()."
+    "its directory: --loading.directory DIR on the command line, directory=DIR to load()."
 )
 HOW_TO_GET_IT = f"Get it with: rsprune data cifar10. Or {BY_HAND}"
 

@@ -19,6 +19,7 @@ from rsprune.files import write_atomic
 if sys.platform != "win32":
     import fcntl
 
+_FOLDER = "imagefolder:"
 _PATIENCE = 60  # seconds that other processes wait for the first
 
 
@@ -47,10 +48,27 @@ def begin(recipe: Recipe, directory: Path) -> None:
 def _resolved(recipe: Recipe) -> Recipe:
     """The recipe with what depends on this machine, or on other keys, decided."""
     threads = recipe.threads or torch.get_num_threads()  # the bits of a sum depend on them
+    loading, data, weights = recipe.loading, recipe.data, recipe.weights
+    if loading.directory is not None:
+        loading = loading.model_copy(update={"directory": _absolute(loading.directory)})
+    if data.startswith(_FOLDER):
+        data = f"{_FOLDER}{_absolute(data.removeprefix(_FOLDER))}"
+    if weights is not None:
+        weights = _absolute(weights)
     baseline = recipe.baseline
     if recipe.weights is not None and "epochs" not in baseline.model_fields_set:
         baseline = baseline.model_copy(update={"epochs": 0})  # it is trained already
-    return recipe.model_copy(update={"threads": threads, "baseline": baseline})
+    return recipe.model_copy(
+        update={
+            "threads": threads, "loading": loading, "data": data, "weights": weights,
+            "baseline": baseline,
+        }
+    )  # fmt: skip
+
+
+def _absolute(path: str) -> str:
+    """A path that means the same wherever the run is resumed."""
+    return str(Path(path).expanduser().absolute())
 
 
 def recipe_of(directory: Path) -> Recipe:

@@ -11,7 +11,7 @@ import os
 from pathlib import Path
 from typing import Any
 
-from rsprune.errors import StorageError
+from rsprune.errors import RunError, StorageError
 
 Event = dict[str, Any]
 _KEY = ("event", "stage", "round", "epoch")
@@ -25,10 +25,8 @@ class EventLog:
         self.events: list[Event] = []
         self._starts: dict[tuple[Any, ...], int] = {}  # where in the file an event begins
         end = 0
-        for line in path.read_bytes().splitlines(keepends=True) if path.exists() else ():
-            if not line.endswith(b"\n"):
-                break  # half written when the run was killed
-            event = json.loads(line)
+        for line in _lines(path):
+            event = _parsed(path, line)
             self.events.append(event)
             self._starts[_key(event)] = end
             end += len(line)
@@ -78,6 +76,29 @@ class EventLog:
         self._starts = {key: at for key, at in self._starts.items() if at < start}
         self.events = self.events[: len(self._starts)]
         self._end = start
+
+
+def _lines(path: Path) -> list[bytes]:
+    """The whole lines of a file; half of one is left where a run was killed."""
+    if not path.exists():
+        return []
+    try:
+        lines = path.read_bytes().splitlines(keepends=True)
+    except OSError as error:
+        raise RunError(f"'{path}' cannot be read: {error.strerror}.") from error
+    return [line for line in lines if line.endswith(b"\n")]
+
+
+def _parsed(path: Path, line: bytes) -> Event:
+    try:
+        event: Event = json.loads(line)
+        event["event"]
+    except (ValueError, TypeError, KeyError) as error:
+        raise RunError(
+            f"'{path}' is damaged in the line {line[:40]!r}. Delete that line and those after it; "
+            "the run repeats what they told."
+        ) from error
+    return event
 
 
 def _key(event: Event) -> tuple[Any, ...]:

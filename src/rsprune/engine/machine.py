@@ -7,9 +7,11 @@ from typing import Any
 
 import torch
 from accelerate import Accelerator
+from accelerate.state import AcceleratorState
 from torch import Tensor, nn
 
 from rsprune.engine.recipe import Recipe
+from rsprune.errors import InvalidParameterError
 
 
 class Machine:
@@ -18,9 +20,14 @@ class Machine:
     def __init__(self, recipe: Recipe) -> None:
         if recipe.threads is not None:
             torch.set_num_threads(recipe.threads)
+        AcceleratorState._reset_state()  # of an earlier run with another precision
         self._accelerator = Accelerator(
             mixed_precision=recipe.precision, cpu=recipe.device == "cpu"
         )
+        if recipe.precision == "fp16" and self.device.type == "cpu":
+            raise InvalidParameterError(
+                "the recipe", "precision", "no or bf16 on a CPU", "fp16", "Only GPUs train in fp16."
+            )
         self._compile = recipe.compile
         self.memory_format = torch.channels_last if recipe.channels_last else torch.preserve_format
 

@@ -11,7 +11,6 @@ import torch
 from safetensors.torch import load_file
 from torch import Tensor, nn
 
-from rsprune.data import Data
 from rsprune.engine.recipe import Recipe
 from rsprune.errors import FileFormatError, InvalidParameterError, RsPruneError
 from rsprune.models import build
@@ -25,14 +24,6 @@ def build_network(recipe: Recipe, classes: int, input_shape: tuple[int, ...]) ->
     fitting = _fitting_options(recipe.model, classes, input_shape[0])
     model = build(recipe.model, **{**fitting, **recipe.model_options})
     _check_scores(recipe.model, model, classes, input_shape)
-    return model
-
-
-def prepare_network(recipe: Recipe, data: Data) -> nn.Module:
-    """The recipe's model for these data, with the weights that the recipe names."""
-    model = build_network(recipe, data.classes, data.input_shape)
-    if recipe.weights is not None:
-        load_weights(model, Path(recipe.weights))
     return model
 
 

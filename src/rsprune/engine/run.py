@@ -8,6 +8,7 @@ The directory holds ``recipe.toml`` (with every default written out), ``events.j
 from __future__ import annotations
 
 import shutil
+import warnings
 from pathlib import Path
 from typing import Any
 
@@ -22,7 +23,7 @@ from rsprune.engine.directory import alone, recipe_of, state_directory
 from rsprune.engine.evaluate import accuracy
 from rsprune.engine.events import Event, EventLog
 from rsprune.engine.machine import Machine
-from rsprune.engine.network import prepare_network
+from rsprune.engine.network import build_network, load_weights
 from rsprune.engine.outcome import finish_event, history_json, start_event
 from rsprune.engine.recipe import RATIO_ONLY, Training
 from rsprune.engine.train import Job, Watch, train
@@ -56,13 +57,16 @@ class Run:
         self.data: Data = load_data(
             self.recipe.data, seed=self.recipe.seed, **self.recipe.loading.model_dump()
         )
-        self.model = prepare_network(self.recipe, self.data)
+        self.model = build_network(self.recipe, self.data.classes, self.data.input_shape)
         self.round = 0
         self.rounds: list[Event] = []  # that the recursion has told of
         (directory / "checkpoints").mkdir(exist_ok=True)
         self.machine.wait()
         self.state = state_directory(directory)
         self.machine.wait()
+        self.trained = self.state / f"{BASELINE}.safetensors"
+        if not self.trained.exists():
+            self._rehearse()
 
     @property
     def stopping(self) -> bool:
@@ -123,9 +127,8 @@ class Run:
 
     def baseline(self) -> None:
         """Train the network as it is, unless the recipe brought trained weights."""
-        kept = self.state / f"{BASELINE}.safetensors"
-        if kept.exists():
-            self.model = rsprune.load(self.model, kept)
+        if self.trained.exists():
+            self.model = rsprune.load(self.model, self.trained)
             self.machine.place(self.model)
             return
         if self.recipe.baseline.epochs:
@@ -133,9 +136,19 @@ class Run:
             try:
                 self._train(self.model, BASELINE, self.recipe.baseline)
             except DivergenceError as error:
-                raise RunError(f"There is no baseline to compress. {error}") from error
+                raise RunError(f"There is no baseline to compress: {error}.") from error
         self.machine.place(self.model)
-        rsprune.save(self.model, kept)
+        rsprune.save(self.model, self.trained)
+
+    def _rehearse(self) -> None:
+        """Load the weights and cut once, so that mistakes show before any training."""
+        if self.recipe.weights is not None:
+            load_weights(self.model, Path(self.recipe.weights))
+        options = {**self.cut_options, "select": "magnitude"}
+        options.pop("batches", None)
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # the real cut repeats what matters
+            rsprune.compress(self.model, self.example, **options)
 
     def _recursion(self) -> PruneResult:
         recipe = self.recipe

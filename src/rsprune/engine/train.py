@@ -221,9 +221,8 @@ class _Stage:
         if not abs(loss) < float("inf"):  # NaN too
             job = self.job
             raise DivergenceError(
-                f"The loss of stage {job.name} became {loss} in epoch {self.position.epoch + 1}. "
-                f"Lower {job.stage}.lr (now {job.settings.lr:g}) or set {job.stage}.clip, e.g. to "
-                "1.0."
+                f"the loss of {job.stage} became {loss} in epoch {self.position.epoch + 1}; lower "
+                f"{job.stage}.lr (now {job.settings.lr:g}) or set {job.stage}.clip, e.g. to 1.0"
             )
         self.watch.step(self.position.step, self.steps, loss / seen, right / seen)
 

@@ -35,7 +35,11 @@ def save(model: nn.Module, path: str | os.PathLike[str]) -> None:
     target = Path(path)
     if target.is_dir() or not target.parent.is_dir():
         raise InvalidParameterError(
-            "save", "path", "a file in a directory that exists", str(path), "Make it first."
+            "save",
+            "path",
+            "a new or existing file in a directory that exists",
+            str(path),
+            "Make the directory first, or give a file's name.",
         )
     tensors = {
         name: tensor.detach().contiguous().clone() for name, tensor in named_tensors(model).items()

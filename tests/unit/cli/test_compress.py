@@ -170,7 +170,7 @@ class Two(nn.Module):
         (["--data", "cifar10", "--loading.directory", "."], "Get it with: rsprune data cifar10"),
         (["--data", "imagefolder:nowhere"], "nowhere"),
         (["--loading.directory", "x"], "left out for digits"),
-        (["--weights", "nothing.pt"], "There is no file 'nothing.pt' of weights"),
+        (["--weights", "nothing.pt"], "nothing.pt' of weights"),
     ],
 )
 def test_a_run_that_cannot_begin_leaves_nothing(
@@ -194,15 +194,15 @@ def test_a_run_that_cannot_begin_leaves_nothing(
 def test_a_baseline_that_diverges_says_what_to_change(capsys: Captured) -> None:
     found = refused(["--out", "x", *QUICK, "--baseline.lr=1e9"], capsys, code=1)
     assert len(found) == 1
-    assert "There is no baseline to compress." in found[0]
-    assert "Lower baseline.lr (now 1e+09) or set baseline.clip" in found[0]
+    assert "There is no baseline to compress: the loss" in found[0]
+    assert "lower baseline.lr (now 1e+09) or set baseline.clip" in found[0]
 
 
 @pytest.mark.parametrize("stage", ["explore", "finetune"])
 def test_a_later_stage_that_diverges_keeps_the_best(stage: str, capsys: Captured) -> None:
     assert run(["compress", "--out", "x", *QUICK, f"--{stage}.lr=1e9", f"--{stage}.epochs=2"]) == 0
     output = capsys.readouterr()
-    assert f"Lower {stage}.lr (now 1e+09) or set {stage}.clip" in output.err
+    assert f"lower {stage}.lr (now 1e+09) or set {stage}.clip" in output.err
     finish = events(Path("x"))[-1]
     if stage == "explore":
         assert finish["after"]["test_accuracy"] == finish["before"]["test_accuracy"]
