@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Annotated
 
@@ -139,3 +139,5 @@ def _forget(directory: Path) -> None:
     names = ("recipe.toml", "study.db", SEARCH)
     for path in (*directory.glob(".lock-*"), *(directory / name for name in names)):
         path.unlink(missing_ok=True)
+    with suppress(OSError):  # something else is in it
+        directory.rmdir()

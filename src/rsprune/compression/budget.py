@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import warnings
-from collections.abc import Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from fractions import Fraction
 from math import ceil
@@ -19,6 +19,7 @@ WITHIN = 0.02  # how far below a target a plan may stay
 _NEAR = 0.995  # units are given back until this part of the target is used
 _HALVINGS = 40
 _CORRECTIONS = 12
+_SWAPS = 200  # tries to come nearer by taking from one group for others
 
 
 class Room(NamedTuple):
@@ -34,8 +35,12 @@ class Room(NamedTuple):
         if self.step == 1:
             return min(self.size, max(self.floor, width))
         nearest = (2 * width + self.step) // (2 * self.step) * self.step
-        least = -(-max(self.floor, 1) // self.step) * self.step
-        return min(self.size, max(least, nearest))
+        return min(self.size, max(self.least, nearest))
+
+    @property
+    def least(self) -> int:
+        """The smallest width."""
+        return min(self.size, -(-max(self.floor, 1) // self.step) * self.step)
 
     def scaled(self, factor: Fraction) -> int:
         """The rule's width times ``factor``."""
@@ -46,6 +51,10 @@ class Room(NamedTuple):
     def above(self, width: int) -> int:
         """The next larger width."""
         return min(self.size, (width // self.step + 1) * self.step)
+
+    def below(self, width: int) -> int:
+        """The next smaller width."""
+        return max(self.least, (-(-width // self.step) - 1) * self.step)
 
 
 @dataclass(frozen=True)
@@ -103,7 +112,10 @@ def _scaled(rooms: Sequence[Room], factor: Fraction) -> Labels:
 def _search(
     costs: Costs, rooms: Sequence[Room], target: Target, correction: float
 ) -> tuple[Fraction, Labels]:
-    """Bisection for the largest factor that fits, by estimates; then units are given back."""
+    """Bisection for the largest factor that fits, by estimates; then units are given back.
+
+    Where that leaves too much unused, a group gives up a step for the sake of others.
+    """
 
     def used(widths: Labels) -> Fraction:
         macs, params = costs.estimate(widths)
@@ -118,24 +130,53 @@ def _search(
         low, high = (middle, high) if used(_scaled(rooms, middle)) <= 1 else (low, middle)
         if (_scaled(rooms, low) == _scaled(rooms, high)).all():
             break
-    widths = _scaled(rooms, low)
     free = [g for g, room in enumerate(rooms) if room.floor < room.size]
-    while used(widths) < _NEAR:
-        given = False
-        for g in sorted(free, key=lambda g: (-used(_raised(rooms, widths, g)), g)):
-            more = _raised(rooms, widths, g)
-            if (more != widths).any() and used(more) <= 1:
-                widths, given = more, True
-        if not given:
+    widths = _filled(rooms, _scaled(rooms, low), free, used)
+    best = widths
+    for g, fewer in _lowered(rooms, widths, free):
+        if used(best) >= 1 - WITHIN:
             break
-    return low, widths
+        others = [other for other in free if other != g]
+        best = max(best, _filled(rooms, fewer, others, used), key=used)
+    return low, best
 
 
-def _raised(rooms: Sequence[Room], widths: Labels, g: int) -> Labels:
-    """``widths`` with one step more for group ``g``."""
-    more: Labels = widths.copy()
-    more[g] = rooms[g].above(int(widths[g]))
-    return more
+def _lowered(
+    rooms: Sequence[Room], widths: Labels, free: list[int]
+) -> Iterator[tuple[int, Labels]]:
+    """``widths`` with fewer steps for one group: one step first, then two, and so on."""
+    fewer = dict.fromkeys(free, widths)
+    for _ in range(_SWAPS // max(1, len(free))):
+        for g in free:
+            lower = _changed(fewer[g], g, rooms[g].below(int(fewer[g][g])))
+            if lower is not None:
+                fewer[g] = lower
+                yield g, lower
+
+
+def _filled(
+    rooms: Sequence[Room], widths: Labels, free: list[int], used: Callable[[Labels], Fraction]
+) -> Labels:
+    """Give steps back, those that use most first, while they fit."""
+    given = True
+    while given and used(widths) < _NEAR:
+        given = False
+        steps = [_changed(widths, g, rooms[g].above(int(widths[g]))) for g in free]
+        worth = {g: used(more) for g, more in zip(free, steps, strict=True) if more is not None}
+        for g in sorted(worth, key=lambda g: (-worth[g], g)):
+            more = _changed(widths, g, rooms[g].above(int(widths[g])))
+            if more is not None and used(more) <= 1:
+                widths, given = more, True
+    return widths
+
+
+def _changed(widths: Labels, g: int, width: int) -> Labels | None:
+    """``widths`` with another one for group ``g``; None if it is the same."""
+    if width == widths[g]:
+        return None
+    other: Labels = widths.copy()
+    other[g] = width
+    return other
 
 
 def _too_small(target: Target, lowest: Cost, full: Cost, remedy: str) -> InvalidParameterError:
@@ -157,7 +198,7 @@ def _warn_coarse(target: Target, cost: Cost, full: Cost) -> None:
         if asked is not None
     ]
     warnings.warn(
-        f"The units are too coarse to come nearer: {', '.join(reached)}.",
+        f"No widths near the rule's come nearer: {', '.join(reached)}.",
         RsPruneWarning,
         stacklevel=5,
     )

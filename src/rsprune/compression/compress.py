@@ -23,9 +23,9 @@ from rsprune.compression.zero import check_unchanged, dead_units
 from rsprune.errors import InvalidParameterError
 from rsprune.metrics.macs import profile
 from rsprune.shadow import named_tensors
-from rsprune.structure.cut import survivors
+from rsprune.structure.cut import cut_optimizer, survivors
 from rsprune.structure.groups import ChannelGraph
-from rsprune.structure.prune import alive_labels, prune
+from rsprune.structure.prune import alive_labels, check_optimizer, prune
 from rsprune.structure.trace import trace
 
 SELECTIONS = ("magnitude", "nonzeros", "thinet")
@@ -106,6 +106,7 @@ def compress_with_plan(
     check_choice("compress", "mode", mode, MODES)
     _check_together(options, select, inherit, mode, batches, optimizer)
     graph = trace(model, example_inputs)
+    check_optimizer("compress", model, optimizer)
     if not inherit:
         check_resets(model)
     scales: Scales = {}
@@ -122,15 +123,17 @@ def compress_with_plan(
         else:
             choose = drop_by_magnitude if select == "magnitude" else drop_by_nonzeros
             drop = choose(model, graph, planned.widths)
-    slim = prune(model, graph, drop, optimizer=optimizer)
+    slim = prune(model, graph, drop)
     planned, drop = _as_cut(slim, graph, planned, drop)
+    kept = survivors(graph.labels, alive_labels(graph, drop))
     if inherit:
-        kept = survivors(graph.labels, alive_labels(graph, drop))
         rescale(slim, kept, {name: own for name, own in scales.items() if name in drop})
     else:
         reset(slim)
     if mode == "zero-groups":
         check_unchanged(model, slim, graph.arguments)
+    if optimizer is not None:
+        cut_optimizer(optimizer, model, slim, kept)
     return Compressed(slim, planned, drop)
 
 

@@ -54,7 +54,9 @@ __all__ = [
     "recipe_keys",
 ]
 SEARCH = "search.json"  # beside the recipe of a search for lambda: its own settings
-RATIO_ONLY = ("epsilon", "unit", "round_to", "target_macs", "target_params")
+RATIO_ONLY = (
+    "epsilon", "unit", "round_to", "target_macs", "target_params", "select", "inherit",
+)  # fmt: skip
 
 
 class Recipe(Section):

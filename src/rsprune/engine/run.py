@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import shutil
 import warnings
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
@@ -195,10 +196,11 @@ class Run:
         """The accuracy that decides."""
         return accuracy(self.machine.place(model), self.data.validation, self.machine)
 
-    @property
+    @cached_property
     def example(self) -> torch.Tensor:
-        """One input, of zeros."""
-        return torch.zeros(1, *self.data.input_shape, device=self.machine.device)
+        """One real input."""
+        images, _ = next(iter(self.data.train.in_order(1, device=self.machine.device)))
+        return images
 
     @property
     def cut_options(self) -> dict[str, Any]:
@@ -206,7 +208,7 @@ class Run:
         options = self.recipe.compress.model_dump()
         if options["mode"] == "zero-groups":
             options = {key: value for key, value in options.items() if key not in RATIO_ONLY}
-        if options["select"] == "thinet":
+        if options.get("select") == "thinet":
             options["batches"] = self._batches
         return options
 

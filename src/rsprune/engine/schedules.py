@@ -14,7 +14,7 @@ def learning_rate(settings: Training, step: int, total: int) -> float:
     """The learning rate of step ``step`` of ``total``."""
     done = step / total
     if settings.warmup and done < settings.warmup:
-        return settings.lr * (step + 1) / max(1.0, settings.warmup * total)
+        return settings.lr * min(1.0, (step + 1) / (settings.warmup * total))
     left = (done - settings.warmup) / (1 - settings.warmup)  # share of what follows the warm-up
     return settings.lr * _factor(settings, left)
 

@@ -106,6 +106,9 @@ class Recursion(Section):
     tolerance: float = Field(
         0.02, ge=0, le=1, description="validation accuracy that may be lost on the way"
     )
+    flat: float = Field(
+        0.02, ge=0, le=1, description="change of sparsity and size below which rounds end"
+    )
 
 
 class Finetune(Dense):

@@ -169,14 +169,14 @@ class _Stage:
             group["lr"] = rate
         self.phase = getattr(self.optimizer, "phase", None)
         if isinstance(self.optimizer, ProxSVRG):
-            self.optimizer.step(lambda: self._gradient(batch))
+            self.optimizer.step(lambda: float(self._gradient(batch)))
         else:
             self._gradient(batch)
             self.stepper.step()
         if self.average is not None:
             self.average.update_parameters(self.model)
 
-    def _gradient(self, batch: Batch) -> float:
+    def _gradient(self, batch: Batch) -> Tensor:
         images, labels = batch
         images = images.contiguous(memory_format=self.machine.memory_format)
         self.stepper.zero_grad()
@@ -190,7 +190,7 @@ class _Stage:
             right = (scores.argmax(1) == labels).sum()
             count = torch.tensor(len(labels), device=labels.device)
             self.sums += torch.stack([loss.float() * count, right, count])
-        return 0.0
+        return loss
 
     def _loss(self, scores: Tensor, images: Tensor, labels: Tensor) -> Tensor:
         settings = self.job.settings

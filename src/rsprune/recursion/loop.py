@@ -199,8 +199,7 @@ def _choose(
         tried.add(made.after)
         following = history[made.round + 1 : made.round + 2]
         explored = next((one for one in following if one.diverged is None), None)
-        lost = explored is not None and rules.regressed(explored.accuracy or 0.0)
-        found = stages.tuned(made, explored, regressed=lost)
+        found = stages.tuned(made, explored, rules)
         tuned[made.round] = replace(made, finetuned=found.finetuned)
         if best is None or found.accuracy > best.accuracy:
             best = found

@@ -20,6 +20,7 @@ from rsprune.recursion.callables import scored, trained
 from rsprune.recursion.result import Round, Size, Width
 from rsprune.recursion.settings import Settings
 from rsprune.recursion.state import GIVEN, State
+from rsprune.recursion.stopping import Rules
 
 Explore = Callable[[nn.Module, float], nn.Module | None]
 Evaluate = Callable[[nn.Module], float]
@@ -90,19 +91,21 @@ class Stages:
         self.tell(stage, done.event())
         return done, after
 
-    def tuned(self, made: Round, explored: Round | None, *, regressed: bool) -> Candidate:
+    def tuned(self, made: Round, explored: Round | None, rules: Rules) -> Candidate:
         """M^{t+1}, which round ``made`` cut, after fine-tuning, or before if that is better.
 
         Args:
             made: the round that cut it.
             explored: the next round, if its sparse training came to an end: fine-tuning starts
-                from there, unless ``regressed``, and else from the model as it was cut.
-            regressed: whether that lost accuracy.
+                from there, unless it lost accuracy, and else from the model as it was cut.
+            rules: say what is lost. Only where fine-tuning lost accuracy, too, is the model that
+                it started from evaluated as it was cut.
         """
         cut, sparse = f"round-{made.round}.cut", f"round-{made.round + 1}.explored"
         stage = f"round-{made.round}.finetuned"
         size = made.after or made.before
-        start = cut if explored is None or regressed else sparse
+        lost = explored is None or rules.regressed(explored.accuracy or 0.0)
+        start = cut if lost else sparse
         found = []
         diverged = tuned = None
         if explored is not None and explored.accuracy is not None:
@@ -114,7 +117,7 @@ class Stages:
             found.insert(0, Candidate(made.round, stage, tuned, size))
             event = {"event": "finetuned", "round": made.round, "accuracy": tuned}
             self.tell(f"{stage}.accuracy", event)
-        elif start == cut:
+        if start == cut and (tuned is None or rules.regressed(tuned)):
             found.append(Candidate(made.round, cut, self._accuracy(cut), size))
         best = max(found, key=lambda candidate: candidate.accuracy)
         return replace(best, finetuned=tuned, diverged=diverged)

@@ -46,7 +46,7 @@ def prune(
     check_model("prune", model)
     check_graph("prune", model, graph)
     units = checked_drop("prune", graph, drop)
-    _check_optimizer(model, optimizer)
+    check_optimizer("prune", model, optimizer)
     alive = alive_labels(graph, units)
     while failures := _failures(model, graph, alive):
         if not units:
@@ -80,18 +80,19 @@ def _failures(model: nn.Module, graph: ChannelGraph, alive: Labels) -> list[Fail
     return failures
 
 
-def _check_optimizer(model: nn.Module, optimizer: object) -> None:
+def check_optimizer(owner: str, model: nn.Module, optimizer: object) -> None:
+    """Refuse what is no optimizer of this model."""
     if optimizer is None:
         return
     if not isinstance(optimizer, torch.optim.Optimizer):
         raise InvalidParameterError(
-            "prune", "optimizer", "a torch.optim.Optimizer or None", optimizer,
+            owner, "optimizer", "a torch.optim.Optimizer or None", optimizer,
             "Pass the optimizer that trains the model.",
         )  # fmt: skip
     own = set(model.parameters())
     if not any(p in own for group in optimizer.param_groups for p in group["params"]):
         raise InvalidParameterError(
-            "prune", "optimizer", "one that trains the model", type(optimizer).__name__,
+            owner, "optimizer", "one that trains the model", type(optimizer).__name__,
             "None of its parameters are the model's.",
         )  # fmt: skip
 

@@ -211,3 +211,19 @@ def test_estimates_that_are_off_are_corrected() -> None:
     drop = {group.name: range(group.width, group.size) for group in plan.groups}
     assert rsprune.profile(rsprune.prune(model, graph, drop), x).macs == plan.macs
     assert 0.98 * 0.6 <= plan.macs / plan.full_macs <= 0.6
+
+
+@pytest.mark.parametrize("widths", [(6, 17, 23, 7), (4, 9, 12, 5), (8, 24, 16, 10)])
+def test_small_networks_come_near_if_any_widths_do(widths: tuple[int, ...]) -> None:
+    """Where giving units back is not enough, a group gives up some for the sake of others."""
+    a, b, c, d = widths
+    model = nn.Sequential(nn.Linear(a, b), nn.ReLU(), nn.Linear(b, c), nn.ReLU(), nn.Linear(c, d))
+    graph = rsprune.trace(model, torch.randn(1, a))
+    every = {a * i + i * j + j * d for i in range(1, b + 1) for j in range(1, c + 1)}
+    for fraction in (0.3, 0.5, 0.7, 0.9):
+        allowed = fraction * max(every)
+        best = max(macs for macs in every if macs <= allowed)
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", RsPruneWarning)
+            plan = plan_widths(model, graph, target_macs=fraction)
+        assert min(best, 0.98 * allowed) <= plan.macs <= allowed

@@ -265,3 +265,46 @@ def test_frozen_parameters_are_in_no_group() -> None:
     model.bn1.weight.requires_grad_(False)
     slots = unit_slots(model, rsprune.trace(model, torch.randn(1, 1, 8, 8)))
     assert all(parameter.requires_grad for group in slots for parameter, _, _ in group)
+
+
+class Bypassed(nn.Module):
+    """A convolution whose zero filters get something else added: they are not dead."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.conv, self.head = nn.Conv2d(3, 8, 1, bias=False), nn.Conv2d(8, 4, 1)
+
+    def forward(self, x: Tensor) -> Tensor:
+        out: Tensor = self.head(self.conv(x) + x.mean(1, keepdim=True))
+        return out
+
+
+def test_an_example_of_zeros_does_not_hide_what_data_would_show() -> None:
+    model = Bypassed()
+    with torch.no_grad():
+        model.conv.weight[2:5] = 0
+    slim = rsprune.compress(model, torch.zeros(1, 3, 4, 4), mode="zero-groups")
+    x = torch.randn(2, 3, 4, 4)
+    torch.testing.assert_close(slim(x), model(x))
+
+
+class Normed(nn.Module):
+    """Channels that no layer reads any more, but a norm over them does."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.conv, self.head = nn.Conv2d(3, 8, 1), nn.Conv2d(8, 4, 1)
+
+    def forward(self, x: Tensor) -> Tensor:
+        out: Tensor = self.head(F.normalize(self.conv(x)))
+        return out
+
+
+def test_a_refused_cut_leaves_the_optimizer_with_its_model() -> None:
+    model = Normed()
+    with torch.no_grad():
+        model.head.weight[:, 2:5] = 0
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    with pytest.raises(VerificationError):
+        rsprune.compress(model, torch.randn(1, 3, 4, 4), mode="zero-groups", optimizer=optimizer)
+    assert optimizer.param_groups[0]["params"][0] is model.conv.weight

@@ -47,3 +47,12 @@ def test_warm_up_rises_to_the_top_and_the_schedule_follows() -> None:
     assert found[:100] == sorted(found[:100])
     assert found[100] == pytest.approx(0.4)
     assert found[-1] < 1e-5
+
+
+def test_warm_up_never_goes_above_the_top() -> None:
+    """Whatever share of however few steps it is."""
+    for total in (10, 25, 203):
+        for share in (0.05, 0.1, 0.15):
+            settings = Training(lr=0.4, warmup=share)
+            found = [learning_rate(settings, step, total) for step in range(total)]
+            assert max(found) <= 0.4

@@ -154,7 +154,7 @@ def test_accuracy_regression_ends_the_rounds() -> None:
 
 def test_the_smallest_model_within_the_tolerance_wins() -> None:
     """M^3 cannot be mended by fine-tuning; the next larger one, as explored, can."""
-    evaluate = saying(0.9, 0.9, 0.9, 0.9, 0.6, 0.895)
+    evaluate = saying(0.9, 0.9, 0.9, 0.9, 0.6, 0.1, 0.895)
     result = prune(evaluate=evaluate, rounds=3)
     assert result.best == 1
     assert result.accuracy == 0.9  # fine-tuning took a little off: the better weights are kept
@@ -174,7 +174,7 @@ def test_models_of_the_same_size_are_not_tried_twice() -> None:
 
     with pytest.warns(RsPruneWarning, match="not within the tolerance"):
         prune(
-            explore=explore, evaluate=saying(0.9, 0.9, 0.9, 0.5), rounds=2,
+            explore=explore, evaluate=saying(0.9, 0.9, 0.9, 0.5, 0.1), rounds=2,
             finetune=lambda model: tried.append(model.conv1.out_channels),
         )  # fmt: skip
     assert tried == [8]
@@ -182,7 +182,7 @@ def test_models_of_the_same_size_are_not_tried_twice() -> None:
 
 def test_if_all_lose_accuracy_the_most_accurate_one_is_returned_with_a_warning() -> None:
     with pytest.warns(RsPruneWarning, match="not within the tolerance"):
-        result = prune(evaluate=saying(0.9, 0.9, 0.6, 0.5, 0.7), rounds=2, tolerance=0.01)
+        result = prune(evaluate=saying(0.9, 0.9, 0.6, 0.5, 0.1), rounds=2, tolerance=0.01)
     assert (result.best, result.accuracy) == (0, 0.6)
     assert "not within the tolerance" in result.stopped
 
@@ -542,3 +542,19 @@ def test_tensors_are_values_like_any_other() -> None:
     """lam may be a tensor, as in an optimizer."""
     result = prune(rounds=1, lam=torch.tensor(0.25))
     assert isinstance(result.history[0].lam, float)
+
+
+def test_fine_tuning_that_does_harm_is_left_out() -> None:
+    """The best checkpoint counts, not the last: here the model as it was cut."""
+
+    def finetune(model: nn.Module) -> None:
+        nn.init.zeros_(model.fc.weight)
+
+    def evaluate(model: nn.Module) -> float:
+        return 0.9 if model.fc.weight.any() else 0.1
+
+    result = prune(finetune=finetune, evaluate=evaluate, rounds=1)
+    assert result.accuracy == 0.9
+    assert result.model.fc.weight.any()
+    assert result.history[0].finetuned == 0.1
+    assert result.stopped == "1 round was asked for"
