@@ -9,7 +9,8 @@ import shutil
 import sys
 import tempfile
 from collections.abc import Iterator
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
+from importlib import import_module
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Annotated
@@ -96,7 +97,8 @@ def examine() -> Iterator[Check]:
         for name in packages:
             yield _package(name, remedy, needed=not extra)
     for name in _MODELS:
-        yield _package(name, f"pip install {name}, if you want its models", needed=False)
+        found = _package(name, f"pip install {name}, if you want its models", needed=False)
+        yield _imported(found) if found.ok else found
     yield from _machine()
     yield _directory("working directory", Path.cwd(), "Change to one that is yours.", needed=True)
     yield _temporary_files()
@@ -112,6 +114,16 @@ def _package(name: str, remedy: str, *, needed: bool) -> Check:
         return Check("version", name, True, version(name), remedy, needed)
     except PackageNotFoundError:
         return Check("version", name, False, "missing", remedy, needed)
+
+
+def _imported(package: Check) -> Check:
+    """A package that has to fit this torch: whether it really does."""
+    try:
+        import_module(package.name)
+    except Exception as error:  # of any library
+        remedy = f"Install the {package.name} that was made for torch {torch.__version__}."
+        return replace(package, ok=False, found=f"does not import: {error}", remedy=remedy)
+    return package
 
 
 def _machine() -> Iterator[Check]:

@@ -95,7 +95,7 @@ def _new(command: str, file: Path | None, options: Options, out: Path | None) ->
     if (directory / "recipe.toml").exists():
         owner = "search-lambda" if (directory / SEARCH).exists() else "compress"
         raise RunError(
-            f"'{directory}' is in use. Go on with what is there: rsprune {owner} --resume "
+            f"'{directory}' holds a run already. Go on with it: rsprune {owner} --resume "
             f"{directory}. Or delete it, or choose another directory with --out."
         )
     begin(recipe, directory)

@@ -56,7 +56,7 @@ def _resolved(recipe: Recipe) -> Recipe:
     if weights is not None:
         weights = _absolute(weights)
     baseline = recipe.baseline
-    if recipe.weights is not None and "epochs" not in baseline.model_fields_set:
+    if recipe.weights is not None:
         baseline = baseline.model_copy(update={"epochs": 0})  # it is trained already
     return recipe.model_copy(
         update={

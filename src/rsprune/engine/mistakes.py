@@ -35,6 +35,9 @@ def problem(
     """
     path = [str(part) for part in found["loc"]]
     key = ".".join(path)
+    if found["type"] == "extra_forbidden" and isinstance(found["input"], dict):
+        tables = {known.partition(".")[0] for known in keys if "." in known}
+        return f"{file}: [{key}]: unknown table. {suggestion(key, tables)}".rstrip()
     if found["type"] == "extra_forbidden":
         return f"{file}: {key}: unknown key. {suggestion(key, keys)}".rstrip()
     if not key:

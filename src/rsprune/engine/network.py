@@ -51,12 +51,17 @@ def _check_scores(name: str, model: nn.Module, classes: int, input_shape: tuple[
             f"{type(error).__name__}: {error}. Choose other data, or set model_options."
         ) from error
     model.train(mode)
-    if not isinstance(scores, Tensor) or tuple(scores.shape) != (2, classes):
-        got = tuple(scores.shape) if isinstance(scores, Tensor) else type(scores).__name__
+    if not isinstance(scores, Tensor):
+        raise InvalidParameterError(
+            "the recipe", "model", "one that returns its scores as a tensor",
+            f"{name}, which returns a {type(scores).__name__}", "Wrap it in a module that does.",
+        )  # fmt: skip
+    if tuple(scores.shape) != (2, classes):
         raise InvalidParameterError(
             "the recipe", "model", f"one that gives scores of shape (N, {classes})",
-            f"{name}, which gives {got}",
-            f"The data have {classes} classes: set the model's number of them in model_options.",
+            f"{name}, which gives {tuple(scores.shape)}",
+            f"The labels of the data run from 0 to {classes - 1}: set the model's number of "
+            "classes in model_options.",
         )  # fmt: skip
 
 

@@ -94,7 +94,7 @@ def _warn_if_weak(optimizer: SparseOptimizer, settings: Explore, lam: float, ste
         group["lr"] = rate
     if found and max(one.share for one in found) < _REACHED:
         warnings.warn(
-            f"explore.lam = {lam:g} is weak for {steps} steps: {found[0]}. Few of them can become "
+            f"lambda = {lam:g} is weak for {steps} steps: {found[0]}. Few of them can become "
             "zero; raise explore.lam, explore.epochs or explore.lr.",
             RsPruneWarning,
             stacklevel=2,

@@ -68,13 +68,24 @@ def build(name: str, **options: Any) -> nn.Module:
     except RsPruneError:
         raise
     except Exception as error:
-        raise RsPruneError(f"Building '{name}' raised {type(error).__name__}: {error}") from error
+        remedy = _remedy(entry.factory, error)
+        raise RsPruneError(
+            f"Building '{name}' raised {type(error).__name__}: {error}. {remedy}".rstrip()
+        ) from error
     if not isinstance(model, nn.Module):
         raise InvalidParameterError(
             "build", "name", "a factory that returns a torch.nn.Module",
             f"{name}, which returns {type(model).__name__}",
         )  # fmt: skip
     return model
+
+
+def _remedy(factory: object, error: Exception) -> str:
+    if isinstance(factory, nn.Module):
+        return "It is a module already: name a function or class that makes one."
+    if isinstance(error, TypeError) and "argument" in str(error):
+        return "Arguments of a model are its options: model_options in a recipe."
+    return ""
 
 
 def input_shape(name: str) -> Shape:

@@ -132,7 +132,10 @@ def widths(run: Run) -> Table:
         for width in round.widths
     )
     heads = ("round", "channels of", "decided by", "its sparsity", "from", "to")
-    return Table("Widths, round by round", heads, tuple(rows), words=3)
+    cut = run.start.recipe.get("compress", {})
+    targets = [f"{k} = {cut[k]:g}" for k in ("target_macs", "target_params") if cut.get(k)]
+    scaled = f", the rule's scaled to {' and '.join(targets)}" if targets else ""
+    return Table(f"Widths, round by round{scaled}", heads, tuple(rows), words=3)
 
 
 def rounds(run: Run) -> Table:

@@ -133,5 +133,5 @@ class Nothing(nn.Module):
 
 def test_a_model_that_gives_no_tensor() -> None:
     recipe = Recipe(model=f"{__name__}:Nothing")
-    with pytest.raises(InvalidParameterError, match="which gives NoneType"):
+    with pytest.raises(InvalidParameterError, match="which returns a NoneType"):
         build_network(recipe, 10, (1, 8, 8))
