@@ -21,7 +21,7 @@ demo: $(READY) ## compress a small CNN, with a report, in under three minutes
 	@$(RUN)/rsprune compress recipes/digits.toml --out runs/demo
 
 test: $(READY) ## run all tests
-	$(RUN)/python -m pytest -n 2 --dist worksteal
+	$(RUN)/python -m pytest -n 2 --dist worksteal --durations 15
 
 test-zoo: $(READY) ## prune every architecture of the zoo, and print a table (about an hour)
 	$(RUN)/python benchmarks/zoo.py

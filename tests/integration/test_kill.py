@@ -16,6 +16,7 @@ import pytest
 from tests.integration.killing import OPTIONS, events
 
 ENVIRONMENT = {**os.environ, "OMP_NUM_THREADS": "1"}
+ROOT = Path(__file__).parents[2]
 CLI = [sys.executable, "-m", "rsprune.cli"]
 SETTINGS = [f"--{key}={value}" for key, value in OPTIONS.items()]
 
@@ -60,7 +61,7 @@ def test_kills_at_random_points_leave_no_trace(whole: Path, tmp_path: Path) -> N
     """At least twelve kills, in all stages."""
     command = [sys.executable, "-m", "tests.integration.killing", str(tmp_path / "run"), "1"]
     done = subprocess.run(
-        command, env=ENVIRONMENT, capture_output=True, text=True, timeout=500, check=False
+        command, env=ENVIRONMENT, cwd=ROOT, capture_output=True, text=True, timeout=500, check=False
     )
     assert done.returncode == 0, done.stderr
     found = json.loads(done.stdout.splitlines()[-1])

