@@ -106,14 +106,17 @@ def _silent_inputs(model: nn.Module, graph: ChannelGraph) -> dict[str, Mask]:
 
 
 def _probes(arguments: Arguments) -> list[Arguments]:
-    """The example inputs, and noise beside those that are constant and so show nothing."""
+    """The example inputs; noise as well in place of those that are constant and show nothing."""
     noise = torch.Generator().manual_seed(0)
 
-    def shaken(tensor: Tensor) -> Tensor:
-        if not tensor.is_floating_point() or bool((tensor != tensor.flatten()[:1]).any()):
-            return tensor
-        return torch.randn(tensor.shape, generator=noise).to(tensor)
+    def constant(tensor: Tensor) -> bool:
+        return tensor.is_floating_point() and not bool((tensor != tensor.flatten()[:1]).any())
 
+    def shaken(tensor: Tensor) -> Tensor:
+        return torch.randn(tensor.shape, generator=noise).to(tensor) if constant(tensor) else tensor
+
+    if not any(map(constant, tensors_in(arguments))):
+        return [arguments]
     return [arguments, tree_map_only(Tensor, shaken, arguments)]
 
 
