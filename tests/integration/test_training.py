@@ -2,14 +2,10 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-
 import pytest
 
 from benchmarks.sparse_training import SETTINGS, Outcome, run
 from rsprune.data.fashion_mnist import DEBIAN_DIRECTORY
-
-ROOT = Path(__file__).parents[2]
 
 
 def outcomes(name: str, methods: tuple[str, ...], seed: int = 0) -> dict[str, Outcome]:
@@ -30,6 +26,7 @@ def test_digits(seed: int) -> None:
 @pytest.mark.skipif(
     not DEBIAN_DIRECTORY.is_dir(), reason="needs Debian's dataset-fashion-mnist (make setup)"
 )
+@pytest.mark.timeout(1200)  # three trainings, which take seven minutes on one core
 def test_fashion_mnist() -> None:
     """Data that is not fitted perfectly: here the orthant phases make the difference."""
     found = outcomes("fashion-mnist", ("SGD", "Prox-SG", "OBProx-SG"))
