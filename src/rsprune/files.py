@@ -2,11 +2,16 @@
 
 from __future__ import annotations
 
+import json
 import os
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
+
+from safetensors import SafetensorError
+from safetensors.torch import save_file
+from torch import Tensor
 
 from rsprune.errors import StorageError
 
@@ -42,6 +47,30 @@ def write_atomic(path: str | os.PathLike[str], data: bytes | str) -> None:
     """Write ``data`` to ``path``, whole or not at all."""
     with atomic_path(path) as temporary:
         temporary.write_bytes(data.encode() if isinstance(data, str) else data)
+
+
+def write_tensors(
+    path: str | os.PathLike[str], tensors: Mapping[str, Tensor], metadata: Mapping[str, str]
+) -> None:
+    """Write a safetensors file, whole or not at all; equal contents make equal files."""
+    with atomic_path(path) as temporary:
+        try:
+            save_file(dict(tensors), temporary, dict(metadata))
+        except SafetensorError as error:  # a full disk, in its words
+            raise OSError(str(error)) from error
+        _sort_metadata(temporary)
+
+
+def _sort_metadata(path: Path) -> None:
+    """Put in order what safetensors writes in a random one."""
+    with open(path, "r+b") as file:
+        length = int.from_bytes(file.read(8), "little")
+        header = json.loads(file.read(length))
+        header["__metadata__"] = dict(sorted(header["__metadata__"].items()))
+        text = json.dumps(header, separators=(",", ":"), ensure_ascii=False).encode()
+        assert len(text) <= length
+        file.seek(8)
+        file.write(text.ljust(length))
 
 
 def _flush(path: Path) -> None:

@@ -17,10 +17,10 @@ from typing import Annotated
 
 import torch
 import typer
-from rich.console import Console
 from rich.table import Table
 
 import rsprune
+from rsprune.cli.progress import make_console
 from rsprune.data import cache_directory
 from rsprune.data.cifar10 import is_there
 from rsprune.data.fashion_mnist import DEBIAN_DIRECTORY
@@ -38,7 +38,6 @@ _TOOLS = {
     "npm": (("npm",), "rsprune data cifar10"),
     "compiler": (("c++", "g++", "clang++"), "torch.compile"),
 }
-_WIDE = 10_000  # columns; output to a file or a pipe is never folded
 
 
 @dataclass(frozen=True)
@@ -78,9 +77,7 @@ def doctor(
         found = {"ok": healthy, "checks": [asdict(check) for check in checks]}
         typer.echo(json.dumps(found, indent=2))
     else:
-        console = Console(markup=False, emoji=False, highlight=False)
-        if not console.is_terminal:
-            console.width = _WIDE
+        console = make_console()
         console.print(_table(checks))
         console.print(_verdict(checks))
     if not healthy:

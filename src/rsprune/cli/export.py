@@ -11,6 +11,7 @@ import typer
 from torch import Tensor, nn
 
 import rsprune
+from rsprune.cli.sizes import parse_sizes
 from rsprune.engine.directory import recipe_of
 from rsprune.engine.network import build_network
 from rsprune.errors import InvalidParameterError, RunError
@@ -20,6 +21,7 @@ from rsprune.report.read import read_run
 from rsprune.report.run import Run
 
 _OWNER = "rsprune export"
+_REMEDY = "E.g. --input 3x224x224, without the batch."
 _BATCH = 2  # images on which file and model are compared first
 
 
@@ -95,7 +97,7 @@ def _of_file(file: Path, model: str | None, sizes: str) -> Loaded:
             _OWNER, "--model", "given with a file", "none",
             "A file holds weights, not code: name the model, e.g. --model vgg16.",
         )  # fmt: skip
-    shape = _sizes(sizes) if sizes else input_shape(model)
+    shape = parse_sizes(_OWNER, sizes, _REMEDY) if sizes else input_shape(model)
     return rsprune.load(build(model), file), shape, {"model": model}
 
 
@@ -125,17 +127,6 @@ def _texts(run: Run) -> dict[str, str]:
 def _example(shape: tuple[int, ...]) -> Tensor:
     """Inputs that are the same in every run."""
     return torch.randn(_BATCH, *shape, generator=torch.Generator().manual_seed(0))
-
-
-def _sizes(text: str) -> tuple[int, ...]:
-    """``3x224x224`` as integers."""
-    parts = text.lower().split("x")
-    if not all(part.isascii() and part.isdigit() and int(part) > 0 for part in parts):
-        raise InvalidParameterError(
-            _OWNER, "--input", "positive integers with an x between them", text,
-            "E.g. --input 3x224x224, without the batch.",
-        )  # fmt: skip
-    return tuple(map(int, parts))
 
 
 def _line(done: Exported) -> str:

@@ -11,10 +11,12 @@ import typer
 from rich.table import Table
 
 from rsprune.cli.progress import make_console
-from rsprune.errors import InvalidParameterError
+from rsprune.cli.sizes import parse_sizes
 from rsprune.metrics import Profile
 from rsprune.metrics import profile as count
 from rsprune.models import build, input_shape
+
+_REMEDY = "E.g. --input 3x224x224; the batch is given by --batch."
 
 
 def profile(
@@ -44,24 +46,13 @@ def profile(
 
       rsprune profile my_package.nets:MyNet --input 1x28x28 --json
     """
-    sizes = _sizes(input) if input else input_shape(model)
+    sizes = parse_sizes("rsprune profile", input, _REMEDY) if input else input_shape(model)
     shape = (batch, *sizes)
     found = count(build(model), torch.zeros(shape))
     if as_json:
         typer.echo(json.dumps({"model": model, "input_shape": shape, **asdict(found)}, indent=2))
         return
     make_console().print(_table(f"{model}, input {_joined(shape)}", found))
-
-
-def _sizes(text: str) -> tuple[int, ...]:
-    """``3x224x224`` as integers."""
-    parts = text.lower().split("x")
-    if not all(part.isascii() and part.isdigit() and int(part) > 0 for part in parts):
-        raise InvalidParameterError(
-            "rsprune profile", "--input", "positive integers with an x between them", text,
-            "E.g. --input 3x224x224; the batch is given by --batch.",
-        )  # fmt: skip
-    return tuple(map(int, parts))
 
 
 def _joined(shape: tuple[int, ...]) -> str:

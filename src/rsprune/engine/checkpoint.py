@@ -13,11 +13,10 @@ from typing import Any
 
 import torch
 from safetensors import SafetensorError, safe_open
-from safetensors.torch import save_file
 from torch import Tensor, nn
 
 from rsprune.errors import RunError
-from rsprune.files import atomic_path
+from rsprune.files import write_tensors
 
 VERSION = 1
 
@@ -75,15 +74,8 @@ class Checkpoint:
             "numbers": numbers,
             "groups": [_plain(group) for group in state["param_groups"]],
         }
-        with atomic_path(self.path) as temporary:
-            try:
-                save_file(
-                    {name: t.detach().contiguous().clone() for name, t in tensors.items()},
-                    temporary,
-                    {"rsprune": json.dumps(metadata)},
-                )
-            except SafetensorError as error:  # a full disk, in its words
-                raise OSError(str(error)) from error
+        own = {name: t.detach().contiguous().clone() for name, t in tensors.items()}
+        write_tensors(self.path, own, {"rsprune": json.dumps(metadata)})
 
     def load(self) -> Position | None:
         """Take up the state of the file, if there is one; where the training was."""

@@ -15,12 +15,11 @@ from typing import Any
 
 import torch
 from safetensors import SafetensorError, safe_open
-from safetensors.torch import save_file
 from torch import Tensor, nn
 from torch.nn.modules.batchnorm import _NormBase
 
 from rsprune.errors import FileFormatError, InvalidParameterError
-from rsprune.files import atomic_path
+from rsprune.files import write_tensors
 from rsprune.shadow import check_model, named_tensors, replica
 from rsprune.structure.attributes import resize
 from rsprune.structure.cut import in_format_of
@@ -52,24 +51,7 @@ def save(model: nn.Module, path: str | os.PathLike[str]) -> None:
         "widths": widths,
         "checksum": _checksum(tensors, widths),
     }
-    with atomic_path(target) as temporary:
-        try:
-            save_file(tensors, temporary, metadata)
-        except SafetensorError as error:  # a full disk, in its words
-            raise OSError(str(error)) from error
-        _sort_metadata(temporary)
-
-
-def _sort_metadata(path: Path) -> None:
-    """Equal models make equal files: safetensors writes its metadata in a random order."""
-    with open(path, "r+b") as file:
-        length = int.from_bytes(file.read(8), "little")
-        header = json.loads(file.read(length))
-        header["__metadata__"] = dict(sorted(header["__metadata__"].items()))
-        text = json.dumps(header, separators=(",", ":"), ensure_ascii=False).encode()
-        assert len(text) <= length
-        file.seek(8)
-        file.write(text.ljust(length))
+    write_tensors(target, tensors, metadata)
 
 
 def load(model: nn.Module, path: str | os.PathLike[str]) -> nn.Module:

@@ -75,3 +75,17 @@ class Dense(nn.Module):
         x = torch.cat([x, self.two(x).relu()], 1)
         out: Tensor = self.head(x.mean((2, 3)))
         return out
+
+
+class Tied(nn.Module):
+    """An embedding and a linear layer that share their weight."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.table = nn.Embedding(20, 8)
+        self.head = nn.Linear(8, 20, bias=False)
+        self.head.weight = self.table.weight
+
+    def forward(self, x: Tensor) -> Tensor:
+        out: Tensor = self.head(self.table(x).relu())
+        return out

@@ -16,7 +16,7 @@ from rsprune.compression.select import drop_by_magnitude, drop_by_nonzeros, drop
 from rsprune.compression.thinet import contributions, drop_by_thinet, greedy, least_squares
 from rsprune.data import load_digits
 from rsprune.models import CifarResNet, SmallCNN
-from tests.unit.compression.networks import IMAGE, Chain, sparsify
+from tests.unit.compression.networks import IMAGE, Chain, Tied, sparsify
 
 WIDTHS = {"a": 7, "b": 6, "c": 8}
 
@@ -271,17 +271,6 @@ def test_thinet_on_joined_groups_and_without_a_usable_reader() -> None:
 
 def test_thinet_does_not_rescale_a_weight_that_is_also_a_table() -> None:
     """An embedding shares the weight that reads its group: magnitude decides, nothing is scaled."""
-
-    class Tied(nn.Module):
-        def __init__(self) -> None:
-            super().__init__()
-            self.table = nn.Embedding(20, 8)
-            self.head = nn.Linear(8, 20, bias=False)
-            self.head.weight = self.table.weight
-
-        def forward(self, x: Tensor) -> Tensor:
-            out: Tensor = self.head(self.table(x).relu())
-            return out
 
     model, words = sparsify(Tied(), 0.5), torch.arange(6).view(2, 3)
     made = compress_with_plan(model, words, select="thinet")

@@ -13,7 +13,7 @@ import rsprune
 from rsprune.compression import Sparsity, WidthPlan, layer_sparsity, plan_widths
 from rsprune.compression.widths import width_of
 from rsprune.models import VGG16, CifarResNet, ResNet
-from tests.unit.compression.networks import IMAGE, Chain, Dense, classifier, sparsify
+from tests.unit.compression.networks import IMAGE, Chain, Dense, Tied, classifier, sparsify
 
 # SPEC section 4: the zeros that the paper's row RSP implies, lower end, upper end of the interval.
 INTERVALS = [
@@ -223,17 +223,6 @@ def test_a_plan_is_frozen_and_prints_as_a_table() -> None:
 
 def test_tied_weights_count_once() -> None:
     """A weight that an embedding and a linear layer share reads the group that it also makes."""
-
-    class Tied(nn.Module):
-        def __init__(self) -> None:
-            super().__init__()
-            self.table = nn.Embedding(20, 8)
-            self.head = nn.Linear(8, 20, bias=False)
-            self.head.weight = self.table.weight
-
-        def forward(self, x: Tensor) -> Tensor:
-            out: Tensor = self.head(self.table(x).relu())
-            return out
 
     plan = plan_of(sparsify(Tied(), {"table.weight": 0.5}), torch.arange(6).view(2, 3))
     assert [(group.size, group.width, group.counted) for group in plan.groups] == [

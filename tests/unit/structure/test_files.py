@@ -160,7 +160,7 @@ def test_a_failed_save_leaves_the_old_file(
     def full(*_: object) -> None:
         raise OSError("No space left on device")
 
-    monkeypatch.setattr("rsprune.structure.files.save_file", full)
+    monkeypatch.setattr("rsprune.files.save_file", full)
     with pytest.raises(OSError, match="space"):
         rsprune.save(slim, path)
     assert path.read_bytes() == before
