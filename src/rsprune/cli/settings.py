@@ -92,12 +92,6 @@ def _new(command: str, file: Path | None, options: Options, out: Path | None) ->
     recipe = read_recipe(file, options, _OTHERS)
     suffix = "-lambda" if command == "search-lambda" else ""
     directory = out or Path("runs") / f"{_slug(file, recipe)}{suffix}"
-    if (directory / "recipe.toml").exists():
-        owner = "search-lambda" if (directory / SEARCH).exists() else "compress"
-        raise RunError(
-            f"'{directory}' holds a run already. Go on with it: rsprune {owner} --resume "
-            f"{directory}. Or delete it, or choose another directory with --out."
-        )
     begin(recipe, directory)
     return directory
 

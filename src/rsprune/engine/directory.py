@@ -12,7 +12,7 @@ from pathlib import Path
 
 import torch
 
-from rsprune.engine.recipe import Recipe, read_recipe
+from rsprune.engine.recipe import SEARCH, Recipe, read_recipe
 from rsprune.errors import RunError, StorageError
 from rsprune.files import write_atomic
 
@@ -28,9 +28,10 @@ def begin(recipe: Recipe, directory: Path) -> None:
     if rank():
         return _wait_for(directory / "recipe.toml")
     if (directory / "recipe.toml").exists():
+        owner = "search-lambda" if (directory / SEARCH).exists() else "compress"
         raise RunError(
-            f"'{directory}' holds a run already. Go on with it: rsprune compress --resume "
-            f"{directory}. Or choose another directory with --out."
+            f"'{directory}' holds a run already. Go on with it: rsprune {owner} --resume "
+            f"{directory}. Or delete it, or choose another directory with --out."
         )
     if directory.is_dir() and any(directory.iterdir()):
         raise RunError(f"'{directory}' is not empty. Choose another directory with --out.")

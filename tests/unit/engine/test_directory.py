@@ -1,0 +1,38 @@
+"""How a run directory begins when one process, or several, begin in it."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+pytest.importorskip("pydantic")
+
+from rsprune.engine.directory import begin
+from rsprune.engine.recipe import read_recipe
+from rsprune.errors import RunError
+
+
+def test_the_first_process_refuses_a_directory_that_holds_a_run(tmp_path: Path) -> None:
+    begin(read_recipe(None, {}), tmp_path / "run")
+    with pytest.raises(RunError, match="holds a run already"):
+        begin(read_recipe(None, {}), tmp_path / "run")
+
+
+def test_other_processes_join_the_run_that_the_first_one_began(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    begin(read_recipe(None, {}), tmp_path / "run")
+    written = (tmp_path / "run" / "recipe.toml").read_bytes()
+    monkeypatch.setenv("RANK", "1")
+    begin(read_recipe(None, {"seed": "3"}), tmp_path / "run")
+    assert (tmp_path / "run" / "recipe.toml").read_bytes() == written
+
+
+def test_another_process_that_waits_in_vain_says_for_what(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("RANK", "1")
+    monkeypatch.setattr("rsprune.engine.directory._PATIENCE", 0)
+    with pytest.raises(RunError, match=r"first process has not written .*recipe\.toml"):
+        begin(read_recipe(None, {}), tmp_path / "run")
