@@ -54,8 +54,11 @@ class Machine:
     def forward(self, model: nn.Module) -> Any:
         """What computes the model's scores in training: it alone, or with other processes'."""
         # prepare() would leave its traces in the model where one process needs none of it
-        wrapped = self._accelerator.prepare(model) if self.shard[1] > 1 else model
-        return torch.compile(wrapped) if self._compile else wrapped
+        return self.compiled(self._accelerator.prepare(model) if self.shard[1] > 1 else model)
+
+    def compiled(self, model: nn.Module) -> Any:
+        """The model as ``torch.compile`` makes it, where the recipe asks for that."""
+        return torch.compile(model) if self._compile else model
 
     def prepare(self, optimizer: torch.optim.Optimizer) -> Any:
         """The optimizer with the loss scaling that half precision needs."""

@@ -99,6 +99,7 @@ class _Stage:
         self.model, self.data, self.job, self.machine, self.watch = model, data, job, machine, watch
         self.steps = data.train.steps(job.settings.batch_size)
         self.forward = machine.forward(model)
+        self.teacher = None if job.teacher is None else machine.compiled(job.teacher)
         self.optimizer = self._make_optimizer()
         self.stepper = machine.prepare(self.optimizer)
         self.average = _average(model, job.settings)
@@ -195,10 +196,10 @@ class _Stage:
     def _loss(self, scores: Tensor, images: Tensor, labels: Tensor) -> Tensor:
         settings = self.job.settings
         loss = F.cross_entropy(scores, labels, label_smoothing=settings.label_smoothing)
-        if not isinstance(settings, Finetune) or not settings.distill or self.job.teacher is None:
+        if not isinstance(settings, Finetune) or not settings.distill or self.teacher is None:
             return loss
         with torch.no_grad():
-            target = self.job.teacher(images)
+            target = self.teacher(images)
         heat = settings.temperature
         divergence = F.kl_div(
             F.log_softmax(scores / heat, 1), F.log_softmax(target / heat, 1),
