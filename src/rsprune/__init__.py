@@ -21,6 +21,7 @@ from rsprune.errors import (
 
 if TYPE_CHECKING:
     from rsprune.compression import compress, plan_widths
+    from rsprune.exporting import export
     from rsprune.metrics.macs import profile
     from rsprune.optim.param_groups import param_groups
     from rsprune.recursion import recursive_prune
@@ -46,6 +47,7 @@ __all__ = [
     "VerificationError",
     "__version__",
     "compress",
+    "export",
     "load",
     "param_groups",
     "plan_widths",
@@ -60,6 +62,7 @@ __all__ = [
 # What is imported when it is first asked for, since whoever only trains does not need it.
 _LATER = {
     "compress": "rsprune.compression",
+    "export": "rsprune.exporting",
     "load": "rsprune.structure.files",
     "param_groups": "rsprune.optim.param_groups",
     "plan_widths": "rsprune.compression",

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 import tempfile
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
@@ -41,6 +42,48 @@ def atomic_path(path: str | os.PathLike[str]) -> Iterator[Path]:
         raise _explained(target, error) from error
     finally:
         temporary.unlink(missing_ok=True)
+
+
+@contextmanager
+def atomic_directory(path: str | os.PathLike[str]) -> Iterator[Path]:
+    """A temporary directory for files beside ``path``, which takes its place if all goes well.
+
+    Raises:
+        StorageError: as :func:`atomic_path` does; a directory that was at ``path`` before is then
+            still there.
+    """
+    target = Path(path).resolve()
+    try:
+        target.parent.mkdir(parents=True, exist_ok=True)
+        home = Path(tempfile.mkdtemp(prefix=f".{target.name}.", dir=target.parent))
+    except OSError as error:
+        raise _explained(target, error) from error
+    new, old = home / "new", home / "old"
+    try:
+        new.mkdir()  # unlike mkdtemp's, for everyone to read
+        yield new
+        for file in new.iterdir():
+            _flush(file)
+        if target.exists():
+            os.rename(target, old)
+        os.rename(new, target)
+        _flush(target.parent)
+    except OSError as error:
+        raise _explained(target, error) from error
+    finally:
+        if old.exists() and not target.exists():
+            os.rename(old, target)
+        shutil.rmtree(home, ignore_errors=True)
+
+
+def check_writable(path: str | os.PathLike[str]) -> None:
+    """Refuse a place where nothing can be written, before the work whose result goes there."""
+    target = Path(path)
+    try:
+        with tempfile.TemporaryFile(dir=target.parent):
+            pass
+    except OSError as error:
+        raise _explained(target, error) from error
 
 
 def write_atomic(path: str | os.PathLike[str], data: bytes | str) -> None:

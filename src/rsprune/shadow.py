@@ -309,6 +309,18 @@ def innermost(error: Exception) -> tuple[str, nn.Module | None]:
 
 
 @contextmanager
+def evaluating(model: nn.Module) -> Iterator[None]:
+    """In evaluation mode; afterwards every module is in its own mode again."""
+    modes = [(module, module.training) for module in model.modules()]
+    model.eval()
+    try:
+        yield
+    finally:
+        for module, training in modes:
+            module.training = training
+
+
+@contextmanager
 def undisturbed() -> Iterator[None]:
     """Start all random generators of the CPU anew, and leave them as they were."""
     python, numbers, state = random.getstate(), np.random.get_state(), torch.get_rng_state()

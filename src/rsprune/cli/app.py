@@ -25,14 +25,15 @@ _COMMANDS = {
     "recipe": ("recipe:recipe", "Print a recipe with every key, its default and its meaning."),
     "search-lambda": ("search:search", "Find the largest lambda that keeps the accuracy."),
     "evaluate": ("evaluate:evaluate", "Measure the accuracy and costs of a compressed network."),
+    "latency": ("latency:latency", "Measure how much faster a compressed network is."),
     "profile": ("profile:profile", "Count the weights and multiply-accumulates of a model."),
-    "report": ("report:report", "Write report.html and report.md of a run again."),
-    "export": ("export:export", "Export a compressed model to ONNX."),
+    "report": ("report:report", "Write the report of a run again, or publish it with its model."),
+    "export": ("export:export", "Export a compressed model: ONNX, pt2, safetensors, int8."),
     "data": ("data:data", "Fetch a data set, and say what is in it."),
     "doctor": ("doctor:doctor", "Look at versions, devices, directories, data and tools."),
 }
 # Keys of the recipe are options of these; typer hands over those it does not know.
-_OPEN = ("compress", "search-lambda", "evaluate")
+_OPEN = ("compress", "search-lambda", "evaluate", "latency", "export")
 
 
 def _show_version(wanted: bool) -> None:

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Sequence
+from dataclasses import asdict
 from importlib import import_module
 from pathlib import Path
 from typing import Annotated, Any
@@ -11,12 +13,22 @@ import typer
 from rich.console import Console
 from rich.table import Table
 
+from rsprune.cli.latency import latency_of_run
 from rsprune.cli.progress import Display, make_console
 from rsprune.cli.settings import Settings, run_directory
 from rsprune.engine.directory import rank, recipe_of
 from rsprune.engine.run import execute
 from rsprune.errors import RsPruneError
+from rsprune.metrics.comparison import LatencyRow
 from rsprune.report import write_report
+
+_NOISE = 0.05  # a speed-up nearer to 1 is none
+_ACCURACIES = {
+    "validation accuracy": "validation_accuracy",
+    "validation accuracy, top-5": "validation_top5",
+    "test accuracy": "test_accuracy",
+    "test accuracy, top-5": "test_top5",
+}
 
 
 def compress(
@@ -65,13 +77,15 @@ def compress(
         finish = execute(directory, display)
     if rank():
         return  # the first of several processes tells
+    rows = latency_of_run(directory, console)
     if not as_json:
-        console.print(result_table(finish))
-        console.print(_sentence(finish), soft_wrap=True)
+        console.print(result_table(finish, rows))
+        console.print(sentence(finish, rows), soft_wrap=True)
     html, _ = write_report(directory)
     exported = _exported(directory, console)
     if as_json:
-        typer.echo(json.dumps({"directory": str(directory), **finish}, indent=2))
+        facts = {"directory": str(directory), **finish, "latency": [asdict(row) for row in rows]}
+        typer.echo(json.dumps(facts, indent=2))
         return
     for path in (directory / "model.safetensors", exported, html):
         if path is not None:
@@ -94,7 +108,7 @@ def _exported(directory: Path, console: Console) -> Path | None:
     return target
 
 
-def result_table(finish: dict[str, Any]) -> Table:
+def result_table(finish: dict[str, Any], rows: Sequence[LatencyRow]) -> Table:
     """The network before and after, with ratios."""
     table = Table(title="before and after")
     table.add_column("")
@@ -104,23 +118,39 @@ def result_table(finish: dict[str, Any]) -> Table:
     for name, key in (("MACs", "macs"), ("weights", "weights"), ("parameters", "params")):
         ratio = before[key] / max(1, after[key])
         table.add_row(name, f"{before[key]:,}", f"{after[key]:,}", f"{ratio:.2f}x fewer")
-    for name in ("validation accuracy", "test accuracy"):
-        a, b = (side[name.replace(" ", "_")] for side in (before, after))
-        table.add_row(name, f"{a:.2%}", f"{b:.2%}", f"{100 * (b - a):+.2f} points")
-    if before["latency"] and after["latency"]:
-        times = [f"{1000 * side['latency']:.2f} ms" for side in (before, after)]
-        table.add_row("latency, batch 1", *times, f"{before['latency'] / after['latency']:.2f}x")
+    for name, key in _ACCURACIES.items():
+        if key in after:
+            a, b = before[key], after[key]
+            table.add_row(name, f"{a:.2%}", f"{b:.2%}", f"{100 * (b - a):+.2f} points")
+    for row in rows:
+        times = [f"{1000 * side.median:.3g} ms" for side in (row.original, row.compressed)]
+        table.add_row(f"{row.runtime}, batch {row.batch}", *times, f"{row.speedup:.2f}x")
     return table
 
 
-def _sentence(finish: dict[str, Any]) -> str:
-    """What a manager would want to know."""
+def sentence(finish: dict[str, Any], rows: Sequence[LatencyRow]) -> str:
+    """What a manager would want to know.
+
+    Args:
+        finish: the last event of the run.
+        rows: the latencies; the runtime that is fastest in the end counts.
+    """
     before, after = finish["before"], finish["after"]
-    points = round(100 * (after["test_accuracy"] - before["test_accuracy"]), 2)
-    words = f"{abs(points):.2f} points {'higher' if points > 0 else 'lower'}" if points else "equal"
+    lost = round(100 * (before["test_accuracy"] - after["test_accuracy"]), 1)
+    words = "lost" if lost > 0 else "gained"
+    points = f"{abs(lost):.1f} points of accuracy {words}" if lost else "no accuracy lost"
+    with_points = f"{'at' if lost > 0 else 'with'} {points} ({after['test_accuracy']:.1%})"
     if after["params"] == before["params"]:
-        return f"The network is not smaller than before; its test accuracy is {words}."
-    return (
-        f"The network computes {before['macs'] / after['macs']:.1f} times less and is "
-        f"{before['params'] / after['params']:.1f} times smaller; its test accuracy is {words}."
-    )
+        return f"The network is not smaller than before, {with_points}."
+    size = f"is now {before['params'] / after['params']:.1f} times smaller"
+    best = min(rows, key=lambda row: row.compressed.median)
+    where = f"on this machine's processor ({best.runtime})"
+    return f"The network {size} and {_speed(best.speedup)} {where}, {with_points}."
+
+
+def _speed(ratio: float) -> str:
+    if ratio >= 1 + _NOISE:
+        return f"answers {ratio:.1f} times faster"
+    if ratio <= 1 - _NOISE:
+        return f"takes {1 / ratio:.1f} times as long to answer"
+    return "answers as fast as before"

@@ -30,6 +30,7 @@ EXTRAS = {
     "": ("torch", "numpy", "safetensors"),
     "cli": ("accelerate", "jinja2", "optuna", "plotly", "pydantic", "rich", "tomli-w", "typer"),
     "data": ("pillow", "scikit-learn"),
+    "pictures": ("matplotlib",),
     "export": ("onnx", "onnxruntime", "onnxscript"),
 }
 _MODELS = ("torchvision", "timm")  # for torchvision:NAME and timm:NAME; in no extra

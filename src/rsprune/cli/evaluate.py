@@ -15,7 +15,7 @@ from rsprune.cli.progress import make_console
 from rsprune.cli.settings import Options, parse_settings
 from rsprune.data import load as load_data
 from rsprune.engine.directory import recipe_of
-from rsprune.engine.evaluate import accuracy
+from rsprune.engine.evaluate import accuracies, ranks
 from rsprune.engine.events import EventLog
 from rsprune.engine.machine import Machine
 from rsprune.engine.network import build_network
@@ -39,9 +39,14 @@ def evaluate(
 ) -> None:
     """Measure the test accuracy, MACs and weights of a compressed network.
 
+    A run, or a published one, needs its data and nothing else. Where there are
+    more than ten classes, top-5 accuracy is measured, too.
+
     [bold]Examples[/bold]
 
       rsprune evaluate runs/small_cnn-digits
+
+      rsprune evaluate results/vgg16-cifar10
 
       rsprune evaluate runs/vgg16-cifar10 --loading.directory /data/cifar10 --json
 
@@ -53,7 +58,7 @@ def evaluate(
         raise RecipeError(["Name a run directory or a file of weights: rsprune evaluate DIR"])
     recipe, file = _found(target, options)
     found = measure(recipe, file)
-    found["baseline"] = _baseline(target)
+    found |= _baseline(target)
     if as_json:
         typer.echo(json.dumps(found, indent=2))
         return
@@ -96,10 +101,12 @@ def measure(recipe: Recipe, file: Path) -> dict[str, Any]:
         "before": rsprune.profile(full, example),
         "after": rsprune.profile(slim, example.to(machine.device)),
     }
+    first, *more = accuracies(slim, data.test, machine, ranks(data.classes))
     return {
         "data": data.name,
         "images": len(data.test),
-        "test_accuracy": accuracy(slim, data.test, machine),
+        "test_accuracy": first,
+        "test_top5": more[0] if more else None,
         **{
             side: {"macs": cost.macs, "weights": cost.weights, "params": cost.params}
             for side, cost in costs.items()
@@ -107,23 +114,27 @@ def measure(recipe: Recipe, file: Path) -> dict[str, Any]:
     }
 
 
-def _baseline(target: Path) -> float | None:
+def _baseline(target: Path) -> dict[str, float | None]:
     """The test accuracy of the original, where the run measured it."""
     path = target / "events.jsonl"
     finish = EventLog(path).find("finish") if path.exists() else None
-    return None if finish is None else float(finish["before"]["test_accuracy"])
+    before = {} if finish is None else finish["before"]
+    return {"baseline": before.get("test_accuracy"), "baseline_top5": before.get("test_top5")}
 
 
 def _table(found: dict[str, Any]) -> Table:
     table = Table()
     for head in ("", "original", "compressed", ""):
         table.add_column(head, justify="right" if head else "left")
-    baseline, now = found["baseline"], found["test_accuracy"]
-    lost = "" if baseline is None else f"{100 * (now - baseline):+.2f} points"
-    table.add_row(
-        "test accuracy", "" if baseline is None else f"{baseline:.2%}", f"{now:.2%}", lost
-    )
+    _add_accuracy(table, "test accuracy", found["baseline"], found["test_accuracy"])
+    if found["test_top5"] is not None:
+        _add_accuracy(table, "test accuracy, top-5", found["baseline_top5"], found["test_top5"])
     for label, key in (("MACs", "macs"), ("weights", "weights"), ("parameters", "params")):
         before, after = found["before"][key], found["after"][key]
         table.add_row(label, f"{before:,}", f"{after:,}", f"{before / max(1, after):.2f}x fewer")
     return table
+
+
+def _add_accuracy(table: Table, name: str, before: float | None, after: float) -> None:
+    lost = "" if before is None else f"{100 * (after - before):+.2f} points"
+    table.add_row(name, "" if before is None else f"{before:.2%}", f"{after:.2%}", lost)

@@ -1,144 +1,131 @@
-"""``rsprune export``: a compressed model as an ONNX file."""
+"""``rsprune export``: a compressed model as a file for other runtimes."""
 
 from __future__ import annotations
 
 import json
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
-import torch
 import typer
-from torch import Tensor, nn
 
-import rsprune
-from rsprune.cli.sizes import parse_sizes
-from rsprune.engine.directory import recipe_of
-from rsprune.engine.network import build_network
-from rsprune.errors import InvalidParameterError, RunError
-from rsprune.export import Exported, export_onnx
-from rsprune.models import build, input_shape
-from rsprune.report.read import read_run
-from rsprune.report.run import Run
-
-_OWNER = "rsprune export"
-_REMEDY = "E.g. --input 3x224x224, without the batch."
-_BATCH = 2  # images on which file and model are compared first
+from rsprune.checks import check_choice
+from rsprune.cli.exportable import of_file, of_run
+from rsprune.cli.settings import parse_settings
+from rsprune.errors import RecipeError
+from rsprune.exporting import FORMATS, Exported
 
 
 def export(
-    target: Annotated[
-        Path, typer.Argument(metavar="DIR|FILE", help="A run directory, or a file of weights.")
-    ],
-    model: Annotated[str | None, typer.Option(help="The model, if TARGET is a file.")] = None,
+    settings: Annotated[
+        list[str] | None,
+        typer.Argument(
+            metavar="DIR|FILE|--KEY VALUE",
+            help="A run directory or a file of weights, and keys of a recipe.",
+        ),
+    ] = None,
+    model: Annotated[str | None, typer.Option(help="The model of a file.")] = None,
+    data: Annotated[
+        str | None, typer.Option(help="The data of a file's model; default: those of the run.")
+    ] = None,
     input: Annotated[
         str, typer.Option(metavar="SIZES", help="One input of a file's model, e.g. 3x32x32.")
     ] = "",
-    out: Annotated[
-        Path | None, typer.Option(help="The file to write; default: model.onnx beside TARGET.")
+    format: Annotated[
+        str | None,
+        typer.Option(help="onnx, pt2 or safetensors; default: what --out ends in, or onnx."),
     ] = None,
-    force: Annotated[bool, typer.Option("--force", help="Replace a file that exists.")] = False,
-    as_json: Annotated[bool, typer.Option("--json", help="Print JSON instead of a line.")] = False,
+    out: Annotated[
+        Path | None, typer.Option(help="The file to write; default: beside the weights.")
+    ] = None,
+    fold: Annotated[
+        bool, typer.Option("--fold", help="Fold batch norms into the layers before them.")
+    ] = False,
+    int8: Annotated[
+        bool, typer.Option("--int8", help="Also write the ONNX file quantised to 8 bits.")
+    ] = False,
+    force: Annotated[bool, typer.Option("--force", help="Replace files that exist.")] = False,
+    as_json: Annotated[bool, typer.Option("--json", help="Print JSON instead of lines.")] = False,
 ) -> None:
-    """Export a compressed model to ONNX, for batches of any size.
+    """Export a compressed model to ONNX, torch.export (pt2) or safetensors.
 
-    The file is run by onnxruntime and compared with the model; if they differ, nothing is written.
+    The file is run and compared with the model, on test images where there are data; if they
+    differ, nothing is written. With --int8 there is a second file, model.int8.onnx, calibrated
+    with training images, and the test accuracy before and after quantisation is measured.
 
     [bold]Examples[/bold]
 
       rsprune export runs/small_cnn-digits
 
-      rsprune export slim.safetensors --model vgg16 --out slim.onnx
+      rsprune export runs/small_cnn-digits --int8
+
+      rsprune export runs/small_cnn-digits --fold --out slim.pt2
 
       rsprune export slim.safetensors --model my_package.nets:MyNet --input 1x28x28
+
+      rsprune export slim.safetensors --model vgg16 --data cifar10 --int8 --force
     """
-    if target.is_dir():
-        _refuse_for_runs(model, input)
-        done = export_run(target, out or target / "model.onnx", force=force)
-    else:
-        slim, shape, texts = _of_file(target, model, input)
-        path = out or target.with_suffix(".onnx")
-        done = export_onnx(slim, _example(shape), path, force=force, metadata=texts)
-    typer.echo(_json(done) if as_json else _line(done))
+    target, options = parse_settings(settings or [])
+    options |= {k: v for k, v in {"model": model, "data": data}.items() if v is not None}
+    if target is None:
+        raise RecipeError(["Name a run directory or a file of weights: rsprune export DIR"])
+    path, kind = _place(target, out, format)
+    if int8 and kind != "onnx":
+        raise RecipeError([f"--int8: onnxruntime quantises ONNX files alone, not {kind}."])
+    if target.is_dir() and input:
+        raise RecipeError(["--input: the run knows its inputs; leave it out."])
+    subject = of_run(target, options) if target.is_dir() else of_file(target, options, input)
+    small = subject.quantise(path.with_suffix(".int8.onnx"), force=force) if int8 else None
+    stays = int8 and path.exists() and not force  # a run has written model.onnx itself
+    plain = None if stays else subject.export(path, kind, fold=fold, force=force)
+    if as_json:
+        facts = _facts(plain) if small is None else {**_facts(small), "float": _facts(plain)}
+        typer.echo(json.dumps({**facts, "inputs": subject.inputs}, indent=2))
+        return
+    for done in filter(None, (plain, small)):
+        typer.echo(f"{done} (on {subject.inputs})")
+    if stays:
+        typer.echo(f"{path}: exists already, and stays as it is")
 
 
 def export_run(directory: Path, path: Path, *, force: bool = True) -> Exported:
-    """Export the model of a finished run.
+    """Export the model of a finished run to ONNX.
 
     Args:
         directory: of the run.
         path: the file to write.
         force: replace a file that exists; what the run itself wrote before, it may replace.
     """
-    slim, shape, texts = _of_run(directory)
-    return export_onnx(slim, _example(shape), path, force=force, metadata=texts)
+    return of_run(directory, {}).export(path, "onnx", force=force)
 
 
-Loaded = tuple[nn.Module, tuple[int, ...], dict[str, str]]
-
-
-def _of_run(directory: Path) -> Loaded:
-    """The model of a run, the shape of one input, and what the file is to say about itself."""
-    recipe, run = recipe_of(directory), read_run(directory)
-    file = directory / "model.safetensors"
-    if not file.exists():
-        raise RunError(
-            f"'{directory}' has no model.safetensors: the run is not finished. Go on with it: "
-            f"rsprune compress --resume {directory}"
+def _place(target: Path, out: Path | None, format: str | None) -> tuple[Path, str]:
+    """The file to write, and its format."""
+    ending = out.suffix.removeprefix(".") if out is not None else ""
+    kind = format or (ending if ending in FORMATS else "onnx")
+    check_choice("rsprune export", "--format", kind, FORMATS)
+    if out is not None:
+        return out, kind
+    if kind == "safetensors":
+        raise RecipeError(
+            ["--out: name the file; the usual name is that of the weights themselves."]
         )
-    if run.start.classes is None:
-        raise RunError(f"'{directory / 'events.jsonl'}' does not say how many classes there are.")
-    full = build_network(recipe, run.start.classes, run.start.input_shape)
-    return rsprune.load(full, file), run.start.input_shape, _texts(run)
+    return target / f"model.{kind}" if target.is_dir() else target.with_suffix(f".{kind}"), kind
 
 
-def _of_file(file: Path, model: str | None, sizes: str) -> Loaded:
-    if model is None:
-        raise InvalidParameterError(
-            _OWNER, "--model", "given with a file", "none",
-            "A file holds weights, not code: name the model, e.g. --model vgg16.",
-        )  # fmt: skip
-    shape = parse_sizes(_OWNER, sizes, _REMEDY) if sizes else input_shape(model)
-    return rsprune.load(build(model), file), shape, {"model": model}
-
-
-def _refuse_for_runs(model: str | None, sizes: str) -> None:
-    for name, value in (("--model", model), ("--input", sizes)):
-        if value:
-            raise InvalidParameterError(
-                _OWNER, name, "left out for a run directory", value, "The run knows it."
-            )
-
-
-def _texts(run: Run) -> dict[str, str]:
-    texts = {"model": run.start.model, "data": run.start.data}
-    if run.finish is not None:
-        after = run.finish.after
-        found = {
-            "macs": after.cost.macs,
-            "weights": after.cost.weights,
-            "params": after.cost.params,
-            "validation_accuracy": after.validation_accuracy,
-            "test_accuracy": after.test_accuracy,
-        }
-        texts |= {name: json.dumps(value) for name, value in found.items()}
-    return texts
-
-
-def _example(shape: tuple[int, ...]) -> Tensor:
-    """Inputs that are the same in every run."""
-    return torch.randn(_BATCH, *shape, generator=torch.Generator().manual_seed(0))
-
-
-def _line(done: Exported) -> str:
-    size = f"{done.size / 1e6:.2f} MB" if done.size >= 1e6 else f"{done.size / 1e3:.1f} kB"
-    return f"{done.path}: {size}, outputs equal to {done.difference:.1e} in onnxruntime"
-
-
-def _json(done: Exported) -> str:
-    found = {
+def _facts(done: Exported | None) -> dict[str, Any]:
+    """A file, for programs; nothing for one that stayed."""
+    if done is None:
+        return {}
+    found: dict[str, Any] = {
         "path": str(done.path),
+        "format": done.format,
         "bytes": done.size,
         "difference": done.difference,
         "batches": list(done.batches),
+        "folded": done.folded,
     }
-    return json.dumps(found, indent=2)
+    if done.agreement is not None:
+        found["agreement"] = done.agreement
+    if done.accuracy is not None:
+        found["test_accuracy"] = dict(zip(("before", "after"), done.accuracy, strict=True))
+    return found

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Annotated
@@ -86,6 +86,34 @@ def parse_settings(tokens: list[str]) -> tuple[Path | None, Options]:
             [f"{listed}: one file is enough. Keys begin with two dashes; lists have commas."]
         )
     return (Path(files[0]) if files else None), options
+
+
+def recipe_and_file(target: Path, options: Options, others: Sequence[str]) -> tuple[Recipe, Path]:
+    """The recipe of a finished run, or of a file of weights, and the file.
+
+    Args:
+        target: the run's directory, or the file.
+        options: keys of the recipe.
+        others: further options of the command, which an unknown one may be a slip for.
+    """
+    if not target.exists():
+        raise RunError(f"There is no '{target}', neither a run directory nor a file.")
+    if not target.is_dir():
+        if "model" not in options:
+            raise RecipeError(
+                ["--model: a file holds weights, not code; name the model, e.g. --model vgg16."]
+            )
+        return read_recipe(None, options, others), target
+    if "model" in options:
+        raise RecipeError(["--model: the run's recipe names its model; leave it out."])
+    recipe_of(target)  # which refuses what is no run
+    file = target / "model.safetensors"
+    if not file.exists():
+        raise RunError(
+            f"'{target}' has no model.safetensors: the run is not finished. Go on with it: "
+            f"rsprune compress --resume {target}"
+        )
+    return read_recipe(target / "recipe.toml", options, others), file
 
 
 def _new(command: str, file: Path | None, options: Options, out: Path | None) -> Path:

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from fractions import Fraction
-from math import ceil
+from math import ceil, inf, sqrt
 from typing import NamedTuple
 
 import numpy as np
@@ -15,10 +15,13 @@ from rsprune.compression.cost import Cost, Costs
 from rsprune.errors import InvalidParameterError, RsPruneWarning
 from rsprune.structure.layout import Labels
 
-WITHIN = 0.02  # how far below a target a plan may stay
+WITHIN = {"macs": 0.02, "params": 0.02, "latency": 0.05}  # how far below a target plans may stay
 _NEAR = 0.995  # units are given back until this part of the target is used
 _HALVINGS = 40
 _CORRECTIONS = 12
+_MEASUREMENTS = 6  # of whole models, which may have to be converted or compiled first
+_AIM = 1 - WITHIN["latency"] / 2
+_NUDGE = 1.03
 _SWAPS = 200  # tries to come nearer by taking from one group for others
 
 
@@ -64,53 +67,219 @@ class Target:
     owner: str
     macs: float | None
     params: float | None
+    latency: float | None = None
 
     def __bool__(self) -> bool:
-        return self.macs is not None or self.params is not None
+        return bool(self._asked)
+
+    @property
+    def counts(self) -> Target:
+        """Without what has to be measured."""
+        return replace(self, latency=None)
+
+    @property
+    def _asked(self) -> dict[str, float]:
+        asked = {"macs": self.macs, "params": self.params, "latency": self.latency}
+        return {name: fraction for name, fraction in asked.items() if fraction is not None}
 
     def used(self, cost: Cost, full: Cost) -> Fraction:
-        """How much of the tighter target a cost uses up; more than 1 is too much."""
-        parts = [(self.macs, cost.macs, full.macs), (self.params, cost.params, full.params)]
-        return max(
-            Fraction(part) / (Fraction(str(asked)) * Fraction(whole)) if whole else Fraction(0)
-            for asked, part, whole in parts
-            if asked is not None
+        """How much of the tightest target a cost uses up; more than 1 is too much."""
+        return max(self._parts(cost, full).values(), default=Fraction(0))
+
+    def met(self, cost: Cost, full: Cost) -> bool:
+        """Whether a cost is below all targets, and near one of them."""
+        parts = self._parts(cost, full)
+        near = any(part >= 1 - WITHIN[name] for name, part in parts.items())
+        return near and max(parts.values()) <= 1
+
+    def _parts(self, cost: Cost, full: Cost) -> dict[str, Fraction]:
+        """How much of each target a cost uses up."""
+        return {
+            name: share(name, cost, full) / Fraction(str(asked))
+            for name, asked in self._asked.items()
+        }
+
+    def reached(self, cost: Cost, full: Cost) -> str:
+        """What became of each target."""
+        return ", ".join(
+            f"target_{name}={asked} comes out as {float(share(name, cost, full)):.4f}"
+            for name, asked in self._asked.items()
+        )
+
+    def refusal(self, lowest: Cost, full: Cost, remedy: str) -> InvalidParameterError:
+        """That a target is out of reach; ``lowest`` is what the smallest widths cost."""
+        name = next(name for name, part in self._parts(lowest, full).items() if part > 1)
+        possible, digits, how = share(name, lowest, full), 4, ""
+        if name == "latency":
+            noisy = min(Fraction(1), possible * Fraction(102, 100))
+            possible, digits, how = noisy, 2, " (measured)"
+        least = ceil(possible * 10**digits) / 10**digits
+        allowed = f"at least {least:.{digits}f}{how} for this model and these options"
+        return InvalidParameterError(
+            self.owner, f"target_{name}", allowed, self._asked[name], remedy
         )
 
 
+def share(name: str, cost: Cost, full: Cost) -> Fraction:
+    """A cost, by the name of its target, as a fraction of the full one."""
+    part, whole = (getattr(one, "time" if name == "latency" else name) for one in (cost, full))
+    return Fraction(part) / Fraction(whole) if whole else Fraction(0)
+
+
+class Correction(NamedTuple):
+    """What estimates are multiplied with to be exact near the target.
+
+    Attributes:
+        macs: for multiply-accumulates.
+        time: for time; it aims at the middle of what is near enough, because of noise.
+        slow: the largest factor of time that led to widths which were too slow.
+        quick: the smallest one that led to widths which were not.
+    """
+
+    macs: float = 1.0
+    time: float = 1 / _AIM
+    slow: float = 0.0
+    quick: float = inf
+
+    @classmethod
+    def learnt(cls, estimate: Cost, exact: Cost) -> Correction:
+        """From a measurement at other widths."""
+        return cls(time=exact.time / estimate.time / _AIM)
+
+    def counted(self, estimate: Cost, exact: Cost, *, over: bool) -> Correction:
+        """Corrected by a count, which was ``over`` the target or not."""
+        return self._replace(macs=(1.001 if over else 1.0) * exact.macs / estimate.macs)
+
+    def timed(self, estimate: Cost, exact: Cost, *, over: bool) -> Correction:
+        """Corrected by a measurement.
+
+        Neither noise nor widths that a machine likes or dislikes lead beyond what is known.
+        """
+        slow = max(self.slow, self.time) if over else self.slow
+        quick = self.quick if over else min(self.quick, self.time)
+        time = exact.time / estimate.time / _AIM
+        if not slow < time < quick:
+            known = slow > 0 and quick < inf
+            time = sqrt(slow * quick) if known else self.time * (_NUDGE if over else 1 / _NUDGE)
+        return self._replace(time=time, slow=slow, quick=quick)
+
+
+_NONE = Correction()
+
+
+class Fit(NamedTuple):
+    """Widths, the factor that they come from, and what they cost."""
+
+    factor: Fraction
+    widths: Labels
+    cost: Cost
+
+
 def fit(
-    costs: Costs, rooms: Sequence[Room], target: Target, remedy: str
-) -> tuple[Fraction, Labels]:
-    """The factor, and the widths whose exact cost is below the target and near it."""
-    least = _scaled(rooms, Fraction(0))
-    found: list[tuple[Fraction, Fraction, Labels]] = []  # used, factor, widths
-    correction = 1.0  # exact cost to estimate, near the target
-    for _ in range(_CORRECTIONS):
-        factor, widths = _search(costs, rooms, target, correction)
-        exact, estimate = costs.exact(widths), costs.estimate(widths)
-        used = target.used(exact, costs.full)
-        if used <= 1:
-            found.append((used, factor, widths))
-        if exact == estimate or 1 - WITHIN <= used <= 1 or (widths == least).all():
+    costs: Costs,
+    rooms: Sequence[Room],
+    target: Target,
+    remedy: str,
+    correction: Correction = _NONE,
+) -> Fit:
+    """The widths whose exact cost is below the target and near it; without one, the rule's."""
+    if not target:
+        widths = scaled(rooms, Fraction(1))
+        return Fit(Fraction(1), widths, costs.counted(widths))
+    found = nearest(costs, rooms, target, correction)
+    if found is None:
+        lowest = costs.exact(scaled(rooms, Fraction(0)))
+        raise target.refusal(lowest, costs.full, remedy)
+    if not target.met(found.cost, costs.full) and (found.widths < costs.sizes).any():
+        warnings.warn(
+            f"No widths near the rule's come nearer: {target.reached(found.cost, costs.full)}.",
+            RsPruneWarning,
+            stacklevel=5,
+        )
+    return found
+
+
+def guess(costs: Costs, rooms: Sequence[Room], target: Target) -> Fit:
+    """Widths that meet the target by estimates alone."""
+    factor, widths = search(costs, rooms, target, _NONE)
+    return Fit(factor, widths, costs.counted(widths))
+
+
+def nearest(
+    costs: Costs, rooms: Sequence[Room], target: Target, correction: Correction = _NONE
+) -> Fit | None:
+    """The widths nearest to the target among those found below it; None if there are none."""
+    if target.used(costs.full, costs.full) <= 1:
+        return Fit(_largest(rooms), scaled(rooms, _largest(rooms)), costs.full)
+    least = scaled(rooms, Fraction(0))
+    timed = target.latency is not None
+    below: list[Fit] = []
+    above: list[Fit] = []  # too slow
+    for _ in range(_MEASUREMENTS if timed else _CORRECTIONS):
+        factor, widths = search(costs, rooms, target, correction)
+        estimate, exact = costs.estimate(widths), costs.counted(widths)
+        over = target.counts.used(exact, costs.full) > 1
+        correction = correction.counted(estimate, exact, over=over)
+        if timed and not over:  # else there is no need to measure
+            exact = costs.exact(widths)
+            over = target.used(exact, costs.full) > 1
+            correction = correction.timed(estimate, exact, over=over)
+            above += [Fit(factor, widths, exact)] if over else []
+        if not over:
+            below.append(Fit(factor, widths, exact))
+        told = not timed and exact.macs == estimate.macs  # there is nothing to correct
+        if told or target.met(exact, costs.full) or (widths == least).all():
             break
-        correction = (1.001 if used > 1 else 1.0) * exact.macs / estimate.macs
-    if not found:
-        lowest = costs.exact(least)
-        if target.used(lowest, costs.full) > 1:
-            raise _too_small(target, lowest, costs.full, remedy)
-        found.append((target.used(lowest, costs.full), Fraction(0), least))
-    used, factor, widths = max(found, key=lambda entry: entry[0])
-    if used < 1 - WITHIN and (widths < costs.sizes).any():
-        _warn_coarse(target, costs.exact(widths), costs.full)
-    return factor, widths
+
+    def used(one: Fit) -> Fraction:
+        return target.used(one.cost, costs.full)
+
+    if not below:
+        lowest = Fit(Fraction(0), least, costs.exact(least) if timed else costs.counted(least))
+        below = [lowest] if used(lowest) <= 1 else []
+    if below and above and not target.met(max(below, key=used).cost, costs.full):
+        below += _between(costs, target, max(below, key=used), min(above, key=used))
+    return max(below, key=used, default=None)
 
 
-def _scaled(rooms: Sequence[Room], factor: Fraction) -> Labels:
+def _between(costs: Costs, target: Target, low: Fit, high: Fit) -> list[Fit]:
+    """Fits with the widths of ``low``, which is below the target, and for some groups of ``high``.
+
+    On machines that like some widths and dislike others, time jumps with the factor, in which all
+    groups change at once. Here a few change at a time.
+    """
+    found = []
+    groups = np.flatnonzero(low.widths != high.widths)
+    first, last = 0, len(groups)
+    for _ in range(_MEASUREMENTS):
+        middle = (first + last) // 2
+        if middle == first:
+            break
+        widths = low.widths.copy()
+        widths[groups[:middle]] = high.widths[groups[:middle]]
+        fit = Fit(low.factor, widths, costs.exact(widths))
+        if target.used(fit.cost, costs.full) > 1:
+            last = middle
+            continue
+        first = middle
+        found.append(fit)
+        if target.met(fit.cost, costs.full):
+            break
+    return found
+
+
+def _largest(rooms: Sequence[Room]) -> Fraction:
+    """The smallest factor with which no group is cut."""
+    return max((Fraction(room.size, room.rule) for room in rooms), default=Fraction(1))
+
+
+def scaled(rooms: Sequence[Room], factor: Fraction) -> Labels:
+    """The rule's widths times ``factor``; 0 gives the smallest that there are."""
     return np.array([room.scaled(factor) for room in rooms], dtype=np.int64)
 
 
-def _search(
-    costs: Costs, rooms: Sequence[Room], target: Target, correction: float
+def search(
+    costs: Costs, rooms: Sequence[Room], target: Target, correction: Correction
 ) -> tuple[Fraction, Labels]:
     """Bisection for the largest factor that fits, by estimates; then units are given back.
 
@@ -118,23 +287,24 @@ def _search(
     """
 
     def used(widths: Labels) -> Fraction:
-        macs, params = costs.estimate(widths)
-        return target.used(Cost(macs * correction, params), costs.full)
+        macs, params, time = costs.estimate(widths)
+        corrected = Cost(macs * correction.macs, params, time * correction.time)
+        return target.used(corrected, costs.full)
 
-    high = max((Fraction(room.size, room.rule) for room in rooms), default=Fraction(1))
-    if used(_scaled(rooms, high)) <= 1:
-        return high, _scaled(rooms, high)
+    high = _largest(rooms)
+    if used(scaled(rooms, high)) <= 1:
+        return high, scaled(rooms, high)
     low = Fraction(0)
     for _ in range(_HALVINGS):
         middle = (low + high) / 2
-        low, high = (middle, high) if used(_scaled(rooms, middle)) <= 1 else (low, middle)
-        if (_scaled(rooms, low) == _scaled(rooms, high)).all():
+        low, high = (middle, high) if used(scaled(rooms, middle)) <= 1 else (low, middle)
+        if (scaled(rooms, low) == scaled(rooms, high)).all():
             break
     free = [g for g, room in enumerate(rooms) if room.floor < room.size]
-    widths = _filled(rooms, _scaled(rooms, low), free, used)
+    widths = _filled(rooms, scaled(rooms, low), free, used)
     best = widths
     for g, fewer in _lowered(rooms, widths, free):
-        if used(best) >= 1 - WITHIN:
+        if used(best) >= 1 - WITHIN["macs"]:
             break
         others = [other for other in free if other != g]
         best = max(best, _filled(rooms, fewer, others, used), key=used)
@@ -177,28 +347,3 @@ def _changed(widths: Labels, g: int, width: int) -> Labels | None:
     other: Labels = widths.copy()
     other[g] = width
     return other
-
-
-def _too_small(target: Target, lowest: Cost, full: Cost, remedy: str) -> InvalidParameterError:
-    macs = Target(target.owner, target.macs, None)
-    missed = bool(macs) and macs.used(lowest, full) > 1
-    name, asked = ("target_macs", target.macs) if missed else ("target_params", target.params)
-    possible = lowest.macs / full.macs if missed else lowest.params / full.params
-    allowed = f"at least {ceil(possible * 10_000) / 10_000:.4f} for this model and these options"
-    return InvalidParameterError(target.owner, name, allowed, asked, remedy)
-
-
-def _warn_coarse(target: Target, cost: Cost, full: Cost) -> None:
-    reached = [
-        f"target_{name}={asked} comes out as {part / whole:.4f}"
-        for name, asked, part, whole in (
-            ("macs", target.macs, cost.macs, full.macs),
-            ("params", target.params, cost.params, full.params),
-        )
-        if asked is not None
-    ]
-    warnings.warn(
-        f"No widths near the rule's come nearer: {', '.join(reached)}.",
-        RsPruneWarning,
-        stacklevel=5,
-    )

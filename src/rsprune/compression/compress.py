@@ -15,7 +15,7 @@ from rsprune.compression.activations import as_runs
 from rsprune.compression.cost import Costs, as_inputs
 from rsprune.compression.plan import GroupPlan, WidthPlan
 from rsprune.compression.reset import check_resets, reset
-from rsprune.compression.select import drop_by_magnitude, drop_by_nonzeros
+from rsprune.compression.select import drop_at_random, drop_by_magnitude, drop_by_nonzeros
 from rsprune.compression.sparsity import Sparsity
 from rsprune.compression.thinet import Scales, drop_by_thinet, rescale
 from rsprune.compression.widths import Options, plan
@@ -28,11 +28,15 @@ from rsprune.structure.groups import ChannelGraph
 from rsprune.structure.prune import alive_labels, check_optimizer, prune
 from rsprune.structure.trace import trace
 
-SELECTIONS = ("magnitude", "nonzeros", "thinet")
+_CHOICES = {
+    "magnitude": drop_by_magnitude, "nonzeros": drop_by_nonzeros, "random": drop_at_random,
+}  # fmt: skip
+SELECTIONS = (*_CHOICES, "thinet")
 MODES = ("ratio", "zero-groups")
 # what the ratio mode alone looks at
 _DEFAULTS = {
     "epsilon": 0.1, "unit": "auto", "round_to": 1, "target_macs": None, "target_params": None,
+    "target_latency": None, "runtime": "torch", "batch": 1, "threads": None,
     "select": "magnitude", "inherit": True,
 }  # fmt: skip
 
@@ -52,9 +56,13 @@ def compress(
     *,
     epsilon: float = 0.1,
     unit: str = "auto",
-    round_to: int = 1,
+    round_to: int | str = 1,
     target_macs: float | None = None,
     target_params: float | None = None,
+    target_latency: float | None = None,
+    runtime: str = "torch",
+    batch: int = 1,
+    threads: int | None = None,
     select: str = "magnitude",
     inherit: bool = True,
     mode: str = "ratio",
@@ -66,11 +74,13 @@ def compress(
     Args:
         model: a model that was trained sparse.
         example_inputs: one batch, as for :func:`rsprune.trace`.
-        epsilon, unit, round_to, target_macs, target_params: see :func:`rsprune.plan_widths`.
+        epsilon, unit, round_to: see :func:`rsprune.plan_widths`.
+        target_macs, target_params, target_latency: see there.
+        runtime, batch, threads: where times are measured; see there.
         select: which units survive. ``"magnitude"``: those with the largest norm over everything
             coupled to them; ``"nonzeros"``: those with the most non-zero weights; ``"thinet"``:
             those that keep what the next layers compute on ``batches``, whose weights are then
-            rescaled by least squares.
+            rescaled by least squares; ``"random"``: by lot, to compare with, and always the same.
         inherit: True keeps the surviving weights; False initialises the small model anew.
         mode: ``"ratio"`` is the paper's rule; ``"zero-groups"`` removes exactly the units that are
             zero, and the outputs stay what they were.
@@ -80,8 +90,9 @@ def compress(
     """
     return compress_with_plan(
         model, example_inputs, epsilon=epsilon, unit=unit, round_to=round_to,
-        target_macs=target_macs, target_params=target_params, select=select, inherit=inherit,
-        mode=mode, batches=batches, optimizer=optimizer,
+        target_macs=target_macs, target_params=target_params, target_latency=target_latency,
+        runtime=runtime, batch=batch, threads=threads, select=select, inherit=inherit, mode=mode,
+        batches=batches, optimizer=optimizer,
     ).model  # fmt: skip
 
 
@@ -91,9 +102,13 @@ def compress_with_plan(
     *,
     epsilon: float = 0.1,
     unit: str = "auto",
-    round_to: int = 1,
+    round_to: int | str = 1,
     target_macs: float | None = None,
     target_params: float | None = None,
+    target_latency: float | None = None,
+    runtime: str = "torch",
+    batch: int = 1,
+    threads: int | None = None,
     select: str = "magnitude",
     inherit: bool = True,
     mode: str = "ratio",
@@ -101,7 +116,10 @@ def compress_with_plan(
     optimizer: torch.optim.Optimizer | None = None,
 ) -> Compressed:
     """As :func:`compress`; also returns the plan and the dropped units."""
-    options = Options("compress", epsilon, unit, round_to, target_macs, target_params)
+    options = Options(
+        "compress", epsilon, unit, round_to, target_macs, target_params, target_latency, runtime,
+        batch, threads,
+    )  # fmt: skip
     check_choice("compress", "select", select, SELECTIONS)
     check_choice("compress", "mode", mode, MODES)
     _check_together(options, select, inherit, mode, batches, optimizer)
@@ -121,8 +139,7 @@ def compress_with_plan(
             )
             drop, scales = drop_by_thinet(model, graph, planned.widths, runs)
         else:
-            choose = drop_by_magnitude if select == "magnitude" else drop_by_nonzeros
-            drop = choose(model, graph, planned.widths)
+            drop = _CHOICES[select](model, graph, planned.widths)
     slim = prune(model, graph, drop)
     planned, drop = _as_cut(slim, graph, planned, drop)
     kept = survivors(graph.labels, alive_labels(graph, drop))
@@ -171,7 +188,10 @@ def _zero_plan(model: nn.Module, graph: ChannelGraph, drop: Mapping[str, list[in
         groups.append(GroupPlan(group.name, group.size, width, gone, "units that are zero"))
     costs = Costs(model, graph)
     cost = costs.exact(np.array([group.width for group in groups], dtype=np.int64))
-    return WidthPlan(tuple(groups), "zero-groups", 1.0, *map(int, (*cost, *costs.full)))
+    return WidthPlan(
+        tuple(groups), "zero-groups", 1.0, int(cost.macs), int(cost.params),
+        int(costs.full.macs), int(costs.full.params),
+    )  # fmt: skip
 
 
 def _as_cut(

@@ -1,15 +1,16 @@
 """What a model costs once its groups have certain widths.
 
-``Costs.exact`` cuts a double without data and counts. ``Costs.estimate`` is a closed form for the
-search, quick enough to be asked thousands of times: parameters come out exact; a layer's
-multiply-accumulates are taken to shrink as its weights do, which is exact for convolutions and for
-linear layers, and near for attention.
+``Costs.counted`` cuts a double without data and counts; ``Costs.exact`` measures the time as well,
+where it matters. ``Costs.estimate`` is a closed form for the search, quick enough to be asked
+thousands of times: parameters come out exact; a layer's multiply-accumulates are taken to shrink as
+its weights do, which is exact for convolutions and for linear layers, and near for attention; time
+is read off a table of layers.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, Protocol
 
 import numpy as np
 import torch
@@ -25,10 +26,21 @@ from rsprune.structure.prune import alive_labels
 
 
 class Cost(NamedTuple):
-    """Multiply-accumulates and parameters."""
+    """Multiply-accumulates and parameters; the time for a batch, relative to the given model's."""
 
     macs: float
     params: float
+    time: float = 1.0  # also where nobody asks for it
+
+
+class Timing(Protocol):
+    """What :class:`Costs` asks about time."""
+
+    def estimate(self, shapes: Labels) -> float:
+        """The relative time of a model whose parameters have these shapes, by interpolation."""
+
+    def measure(self, widths: Labels) -> float:
+        """The relative time of a model with these widths, by measurement."""
 
 
 def as_inputs(arguments: Arguments) -> Any:
@@ -40,7 +52,16 @@ def as_inputs(arguments: Arguments) -> Any:
 
 
 class Costs:
-    """The costs of one model by the widths of its prunable groups, in the graph's order."""
+    """The costs of one model by the widths of its prunable groups, in the graph's order.
+
+    Attributes:
+        sizes: the widths of the given model.
+        profile: what it costs, layer by layer.
+        full: what it costs.
+        timing: how long it takes; None if time does not matter.
+    """
+
+    timing: Timing | None = None
 
     def __init__(self, model: nn.Module, graph: ChannelGraph) -> None:
         self.model, self.graph = model, graph
@@ -82,21 +103,34 @@ class Costs:
                 often[row[names[parameter]]] += layer.macs / elements
         return often, constant
 
-    def estimate(self, widths: Labels) -> Cost:
-        """The cost of these widths, by the closed form."""
+    def shapes(self, widths: Labels) -> Labels:
+        """The shapes of all parameters at these widths: (parameters, rank), filled up with 1."""
         gone = self._count * (self.sizes - widths)[self._group]
         lost = np.bincount(self._at, weights=gone, minlength=self._shapes.size)
-        elements = (self._shapes - lost.astype(np.int64).reshape(self._shapes.shape)).prod(axis=1)
-        return Cost(float(elements @ self._per_weight) + self._constant, int(elements.sum()))
+        left: Labels = self._shapes - lost.astype(np.int64).reshape(self._shapes.shape)
+        return left
 
-    def exact(self, widths: Labels) -> Cost:
-        """The cost of these widths, counted on a cut double."""
+    def estimate(self, widths: Labels) -> Cost:
+        """The cost of these widths, by the closed form."""
+        shapes = self.shapes(widths)
+        elements = shapes.prod(axis=1)
+        macs = float(elements @ self._per_weight) + self._constant
+        time = 1.0 if self.timing is None else self.timing.estimate(shapes)
+        return Cost(macs, int(elements.sum()), time)
+
+    def counted(self, widths: Labels) -> Cost:
+        """The cost of these widths, counted on a cut double; nobody looks at the time."""
         key = widths.tobytes()
         if key not in self._known:
-            self._known[key] = self._counted(widths)
+            self._known[key] = self._count_cut(widths)
         return self._known[key]
 
-    def _counted(self, widths: Labels) -> Cost:
+    def exact(self, widths: Labels) -> Cost:
+        """The cost of these widths, counted, and measured if time matters."""
+        found = self.counted(widths)
+        return found if self.timing is None else found._replace(time=self.timing.measure(widths))
+
+    def _count_cut(self, widths: Labels) -> Cost:
         gone = {
             group.name: list(range(int(width), group.size))
             for group, width in zip(self.graph.prunable, widths, strict=True)
@@ -115,7 +149,7 @@ class Costs:
         try:
             found = profile(double, as_inputs(self.graph.arguments))
         except TraceError:  # code that does not run at these widths: prune will leave it whole
-            return self.estimate(widths)
+            return self.estimate(widths)._replace(time=1.0)
         return Cost(found.macs, found.params)
 
 

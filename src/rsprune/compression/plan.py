@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 
 from rsprune.compression.sparsity import Sparsity
@@ -32,6 +33,66 @@ class GroupPlan:
 
 
 @dataclass(frozen=True)
+class LayerTime:
+    """The seconds of a layer for one batch, before and after."""
+
+    name: str
+    before: float
+    after: float
+
+
+@dataclass(frozen=True)
+class PlanTime:
+    """What was measured for a plan.
+
+    Attributes:
+        runtime, batch, threads: where; see :func:`rsprune.metrics.latency.latency`.
+        before: the seconds of the given model for one batch.
+        after: those of the planned model.
+        layers: the seconds of the layers, if there was a target. They run alone: what they leave
+            of the whole is norms, activations, additions and overhead.
+        steps: with ``round_to="auto"``, the time of each multiple that was tried as a fraction of
+            the given model's, all at the same number of multiply-accumulates.
+    """
+
+    runtime: str
+    batch: int
+    threads: int | None
+    before: float
+    after: float
+    layers: tuple[LayerTime, ...] = ()
+    steps: tuple[tuple[int, float], ...] = ()
+
+    @property
+    def share(self) -> float:
+        """The planned model's time as a fraction of the given model's."""
+        return self.after / self.before
+
+    def __str__(self) -> str:
+        lines = [self._layers()] if self.layers else []
+        if self.steps:
+            tried = ", ".join(f"{step}: {share:.3f}" for step, share in self.steps)
+            lines.append(f"time at equal MACs by round_to, of the given model's: {tried}")
+        threads = "" if self.threads is None else f", threads {self.threads}"
+        lines.append(
+            f"time {1e3 * self.before:.3g} ms -> {1e3 * self.after:.3g} ms ({self.share:.1%}); "
+            f"{self.runtime}, batch {self.batch}{threads}"
+        )
+        return "\n".join(lines)
+
+    def _layers(self) -> str:
+        totals = [sum(getattr(one, side) for one in self.layers) for side in ("before", "after")]
+        rest = LayerTime(
+            "all else", max(0.0, self.before - totals[0]), max(0.0, self.after - totals[1])
+        )
+        rows = [
+            (one.name or "(model)", f"{1e3 * one.before:.3f}", f"{1e3 * one.after:.3f}")
+            for one in (*self.layers, rest)
+        ]
+        return _aligned([("layer", "ms from", "to"), *rows], right=(1, 2))
+
+
+@dataclass(frozen=True)
 class WidthPlan:
     """The widths of all prunable groups; ``print`` shows them as a table.
 
@@ -41,6 +102,8 @@ class WidthPlan:
         factor: what the rule's widths were scaled with to meet a target; 1 without one.
         macs, params: multiply-accumulates and parameters of the planned model.
         full_macs, full_params: those of the given model.
+        round_to: what widths are multiples of.
+        time: what was measured, with ``target_latency`` or ``round_to="auto"``; else None.
     """
 
     groups: tuple[GroupPlan, ...]
@@ -50,6 +113,8 @@ class WidthPlan:
     params: int
     full_macs: int
     full_params: int
+    round_to: int = 1
+    time: PlanTime | None = None
 
     @property
     def widths(self) -> dict[str, int]:
@@ -68,18 +133,30 @@ class WidthPlan:
             )
             for group in self.groups
         ]
-        sizes = [max(map(len, column)) for column in zip(*rows, strict=True)]
-        lines = [
-            f"{a:<{sizes[0]}}  {b:>{sizes[1]}}  {c:>{sizes[2]}}  {d:>{sizes[3]}}  {e}".rstrip()
-            for a, b, c, d, e in rows
-        ]
+        lines = [_aligned(rows, right=(1, 2, 3))]
         scaled = f", widths scaled by {self.factor:.3f}" if self.factor != 1 else ""
+        scaled += f", multiples of {self.round_to}" if self.round_to > 1 else ""
         lines.append(
             f"MACs {self.full_macs:,} -> {self.macs:,} ({_share(self.macs, self.full_macs)}), "
             f"parameters {self.full_params:,} -> {self.params:,} "
             f"({_share(self.params, self.full_params)}); unit: {self.unit}{scaled}"
         )
+        if self.time is not None:
+            lines.append(str(self.time))
         return "\n".join(lines)
+
+
+def _aligned(rows: Sequence[Sequence[str]], right: Collection[int]) -> str:
+    """Rows as a table; the columns in ``right`` end flush."""
+    sizes = [max(map(len, column)) for column in zip(*rows, strict=True)]
+    lines = (
+        "  ".join(
+            cell.rjust(size) if i in right else cell.ljust(size)
+            for i, (cell, size) in enumerate(zip(row, sizes, strict=True))
+        )
+        for row in rows
+    )
+    return "\n".join(line.rstrip() for line in lines)
 
 
 def _share(part: int, whole: int) -> str:

@@ -1,8 +1,9 @@
-"""Which units of a group survive, by the numbers in their parameters."""
+"""Which units of a group survive: by the numbers in their parameters, or by lot."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
+from zlib import crc32
 
 import numpy as np
 import numpy.typing as npt
@@ -42,6 +43,22 @@ def drop_by_nonzeros(
         for group in graph.prunable
         if widths[group.name] < group.size
     }
+
+
+def drop_at_random(
+    _model: nn.Module, graph: ChannelGraph, widths: Mapping[str, int]
+) -> dict[str, list[int]]:
+    """Drop units by lot. The lots depend on the group's name and size alone: no seed is needed."""
+    return {
+        group.name: dropped(lots(group), group.size - widths[group.name])
+        for group in graph.prunable
+        if widths[group.name] < group.size
+    }
+
+
+def lots(group: ChannelGroup) -> Scores:
+    """A random number for every unit: (size,)."""
+    return np.random.default_rng(crc32(group.name.encode())).random(group.size)
 
 
 def magnitude(group: ChannelGroup, parameters: Mapping[str, Tensor]) -> Scores:

@@ -8,23 +8,27 @@ that are the block's own.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from fractions import Fraction
+from functools import partial
 from math import ceil, isfinite
-from numbers import Real
+from numbers import Integral, Real
 from typing import Any, NamedTuple
 
-import numpy as np
 from torch import nn
 
 from rsprune.checks import check_choice, check_count
-from rsprune.compression.budget import Room, Target, fit
+from rsprune.compression.budget import Correction, Room, Target, fit, guess, scaled
+from rsprune.compression.clock import MachineClock
 from rsprune.compression.cost import Costs
-from rsprune.compression.plan import GroupPlan, WidthPlan
+from rsprune.compression.plan import GroupPlan, PlanTime, WidthPlan
 from rsprune.compression.roles import find_roles
 from rsprune.compression.sparsity import Sparsity, layer_sparsity, total
+from rsprune.compression.steps import Choice, choose_step
+from rsprune.compression.timing import Clock, LayerTiming, Stopwatch, check_possible
 from rsprune.errors import InvalidParameterError
+from rsprune.runtimes.ready import RUNTIMES
 from rsprune.shadow import check_model
 from rsprune.structure.blocks import ForkJoin
 from rsprune.structure.groups import ChannelGraph
@@ -47,22 +51,50 @@ class Options:
     owner: str
     epsilon: float
     unit: str
-    round_to: int
+    round_to: int | str
     target_macs: float | None
     target_params: float | None
+    target_latency: float | None
+    runtime: str
+    batch: int
+    threads: int | None
 
     def __post_init__(self) -> None:
         _check_fraction(self.owner, "epsilon", self.epsilon, zero=True)
         check_choice(self.owner, "unit", self.unit, UNITS)
-        check_count(self.owner, "round_to", self.round_to, low=1, remedy="1 does not round.")
-        for name in ("target_macs", "target_params"):
+        check_round_to(self.owner, self.round_to)
+        for name in ("target_macs", "target_params", "target_latency"):
             if getattr(self, name) is not None:
                 _check_fraction(self.owner, name, getattr(self, name), zero=False)
+        check_choice(self.owner, "runtime", self.runtime, RUNTIMES)
+        check_count(self.owner, "batch", self.batch, low=1)
+        if self.threads is not None:
+            check_count(self.owner, "threads", self.threads, low=1)
+
+    @property
+    def step(self) -> int:
+        """What widths are multiples of until something better is found."""
+        return 1 if isinstance(self.round_to, str) else int(self.round_to)
+
+    @property
+    def target(self) -> Target:
+        """The targets together."""
+        return Target(self.owner, self.target_macs, self.target_params, self.target_latency)
 
     @property
     def floor(self) -> Fraction:
         """Epsilon as the decimal fraction that was written."""
         return Fraction(str(self.epsilon))
+
+
+def check_round_to(owner: str, value: object) -> None:
+    """Accept a whole number from 1 on, and "auto"."""
+    whole = isinstance(value, Integral) and not isinstance(value, bool)
+    if value != "auto" and not (whole and value >= 1):  # type: ignore[operator]
+        raise InvalidParameterError(
+            owner, "round_to", "a whole number in the range [1, inf), or 'auto'", value,
+            "1 does not round; 'auto' measures multiples of 1, 4, 8 and 16.",
+        )  # fmt: skip
 
 
 def _check_fraction(owner: str, name: str, value: Any, *, zero: bool) -> None:
@@ -83,9 +115,13 @@ def plan_widths(
     *,
     epsilon: float = 0.1,
     unit: str = "auto",
-    round_to: int = 1,
+    round_to: int | str = 1,
     target_macs: float | None = None,
     target_params: float | None = None,
+    target_latency: float | None = None,
+    runtime: str = "torch",
+    batch: int = 1,
+    threads: int | None = None,
 ) -> WidthPlan:
     """Decide how wide every group of channels shall be, by the zeros in the model's weights.
 
@@ -97,39 +133,101 @@ def plan_widths(
             ``"block"``: the widths inside a fork-join block shrink by the sparsity of all its
             layers, and what the block shares with its neighbours stays, Algorithm 2; groups in no
             block follow the layer rule. ``"auto"``: block where the model has joins by addition.
-        round_to: widths are rounded to the nearest multiple of this.
+        round_to: widths are rounded to the nearest multiple of this. ``"auto"``: models with
+            multiples of 1, 4, 8 and 16 and the same number of multiply-accumulates are measured,
+            and the fastest is taken.
         target_macs, target_params: fractions, in (0, 1], of the model's multiply-accumulates and
             parameters. The rule's widths are scaled by one factor so that the planned model stays
-            below, within 2 % where units allow. Of two targets the tighter one decides.
+            below, within 2 % where units allow. Of several targets the tightest one decides.
+        target_latency: a fraction, in (0, 1], of the time that the model takes, measured. The
+            planned model stays below, within 5 %.
+        runtime: what times are measured in: ``"torch"``, ``"compile"`` (torch.compile) or
+            ``"onnxruntime"``.
+        batch: the size of the batch that is timed: the example inputs, repeated.
+        threads: how many the runtime uses; None leaves it to the runtime.
+
+    Raises:
+        InvalidParameterError: if a target cannot be met; the message names the closest that can.
+        ExportError: if the runtime is not installed, or does not take the model.
     """
-    options = Options("plan_widths", epsilon, unit, round_to, target_macs, target_params)
+    options = Options(
+        "plan_widths", epsilon, unit, round_to, target_macs, target_params, target_latency,
+        runtime, batch, threads,
+    )  # fmt: skip
     check_model("plan_widths", model)
     check_graph("plan_widths", model, graph)
     return plan(model, graph, options)
 
 
-def plan(model: nn.Module, graph: ChannelGraph, options: Options) -> WidthPlan:
-    """As :func:`plan_widths`, with checked options."""
+def plan(
+    model: nn.Module, graph: ChannelGraph, options: Options, clock: Clock | None = None
+) -> WidthPlan:
+    """As :func:`plan_widths`, with checked options; ``clock`` measures, else this machine does."""
     unit, drivers = find_drivers(model, graph, options.unit)
-    rooms = [
-        _room(group.size, drivers[group.name].counted, options.floor, options.round_to)
-        for group in graph.prunable
-    ]
-    costs = Costs(model, graph)
-    factor = Fraction(1)
-    widths = np.array([room.scaled(factor) for room in rooms], dtype=np.int64)
-    target = Target(options.owner, options.target_macs, options.target_params)
-    if target:
-        factor, widths = fit(costs, rooms, target, _remedy(unit, options, rooms))
-    cost = costs.exact(widths)
+    rooms = partial(_rooms, graph, drivers, options.floor)
+    clock = clock or machine(model, graph, options)
+    stopwatch, costs = Stopwatch(model, graph, clock), Costs(model, graph)
+    remedy = _remedy(unit, options, rooms(options.step))
+    timing = None
+    if options.target.latency is not None and options.target.used(costs.full, costs.full) > 1:
+        least = scaled(rooms(options.step), Fraction(0))
+        check_possible(costs, stopwatch, least, options.target, remedy)
+        timing = costs.timing = LayerTiming(costs, stopwatch, clock, least)
+    step, found, shares = _decide(costs, stopwatch, rooms, options, remedy)
+    time = None
+    if stopwatch.seconds:
+        after = stopwatch.shares([found.widths])[0] * stopwatch.seconds
+        layers = timing.layers(costs.shapes(found.widths), after) if timing else ()
+        time = PlanTime(
+            options.runtime, options.batch, options.threads, stopwatch.seconds, after, layers,
+            tuple(shares.items()),
+        )  # fmt: skip
     groups = tuple(
         GroupPlan(group.name, group.size, int(width), *drivers[group.name])
-        for group, width in zip(graph.prunable, widths, strict=True)
+        for group, width in zip(graph.prunable, found.widths, strict=True)
     )
     return WidthPlan(
-        groups, unit, float(factor),
-        int(cost.macs), int(cost.params), int(costs.full.macs), int(costs.full.params),
+        groups, unit, float(found.factor), int(found.cost.macs), int(found.cost.params),
+        int(costs.full.macs), int(costs.full.params), step, time,
     )  # fmt: skip
+
+
+def check_latency(
+    model: nn.Module, graph: ChannelGraph, options: Options, clock: Clock | None = None
+) -> None:
+    """Refuse a target of latency that not even the smallest widths meet."""
+    unit, drivers = find_drivers(model, graph, options.unit)
+    rooms = _rooms(graph, drivers, options.floor, options.step)
+    stopwatch = Stopwatch(model, graph, clock or machine(model, graph, options))
+    target = Target(options.owner, None, None, options.target_latency)
+    remedy = _remedy(unit, options, rooms)
+    check_possible(Costs(model, graph), stopwatch, scaled(rooms, Fraction(0)), target, remedy)
+
+
+def machine(model: nn.Module, graph: ChannelGraph, options: Options) -> MachineClock:
+    """What measures times, as the options say."""
+    return MachineClock(model, graph, options.runtime, options.batch, options.threads)
+
+
+def _decide(
+    costs: Costs,
+    stopwatch: Stopwatch,
+    rooms: Callable[[int], list[Room]],
+    options: Options,
+    remedy: str,
+) -> Choice:
+    """The multiple, the widths, and the times of all multiples that were tried."""
+    target = options.target
+    if options.round_to != "auto":
+        return Choice(options.step, fit(costs, rooms(options.step), target, remedy), {})
+    if costs.timing is None:
+        start = fit(costs, rooms(1), target, remedy)
+        return choose_step(costs, stopwatch, rooms, start, target)
+    start = guess(costs, rooms(1), target)
+    choice = choose_step(costs, stopwatch, rooms, start, target)
+    widths = choice.fit.widths
+    learnt = Correction.learnt(costs.estimate(widths), costs.exact(widths))
+    return choice._replace(fit=fit(costs, rooms(choice.step), target, remedy, learnt))
 
 
 def width_of(size: int, counted: Sparsity, epsilon: Fraction) -> int:
@@ -138,12 +236,19 @@ def width_of(size: int, counted: Sparsity, epsilon: Fraction) -> int:
     return max(1, ceil(size * max(used, epsilon)))
 
 
-def _room(size: int, counted: Sparsity | None, epsilon: Fraction, round_to: int) -> Room:
-    """The widths that a group may have, and the one that the rule gives it."""
-    if counted is None or not counted.elements or size < round_to:
-        return Room(size, size, size, round_to)
-    floor = max(1, ceil(size * epsilon))
-    return Room(size, floor, width_of(size, counted, epsilon), round_to)
+def _rooms(
+    graph: ChannelGraph, drivers: Mapping[str, Driver], epsilon: Fraction, step: int
+) -> list[Room]:
+    """The widths that groups may have, and those that the rule gives them."""
+    rooms = []
+    for group in graph.prunable:
+        size, counted = group.size, drivers[group.name].counted
+        if counted is None or not counted.elements or size < step:
+            rooms.append(Room(size, size, size, step))
+        else:
+            floor = max(1, ceil(size * epsilon))
+            rooms.append(Room(size, floor, width_of(size, counted, epsilon), step))
+    return rooms
 
 
 def find_drivers(model: nn.Module, graph: ChannelGraph, unit: str) -> tuple[str, dict[str, Driver]]:
@@ -193,7 +298,7 @@ def _remedy(unit: str, options: Options, rooms: Sequence[Room]) -> str:
     ways = []
     if any(1 < room.floor < room.size for room in rooms):
         ways.append("a lower epsilon")
-    if options.round_to > 1:
+    if options.step > 1:
         ways.append("a smaller round_to")
     if unit == "block":
         ways.append('unit="layer", which also shrinks what blocks share')

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import signal
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -120,23 +121,33 @@ class FolderPart:
         augment: str,
         device: torch.device | str | None,
     ) -> Iterator[Batch]:
+        on_gpu = device is not None and torch.device(device).type == "cuda"
+        scale = Scale(self._scale.mean.to(device), self._scale.deviation.to(device))
         loader: DataLoader[Any] = DataLoader(
             _Squares(self._files, self._size, augment),
             sampler=requests,
             batch_size=None,
             collate_fn=_as_it_is,
             num_workers=max(0, min(self._workers, count)),
+            worker_init_fn=_leave_signals,
             generator=torch.Generator(),  # else torch's global random numbers are drawn from
+            pin_memory=on_gpu,  # and copied while the GPU computes
         )
         for found in loader:
             if isinstance(found, DataError):
                 raise found
-            images, labels = found
-            yield self._scale(images.to(device)), labels.to(device)
+            images, labels = (part.to(device, non_blocking=on_gpu) for part in found)
+            yield scale(images), labels
 
 
 def _as_it_is(found: Any) -> Any:
     return found
+
+
+def _leave_signals(_worker: int) -> None:
+    """Of a worker: Ctrl-C is for the process that reads, and SIGTERM ends it as it ends any."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    signal.signal(signal.SIGTERM, signal.SIG_DFL)
 
 
 def read_folder(
@@ -181,4 +192,9 @@ def read_folder(
 
 
 def _default_workers(workers: int | None) -> int:
-    return min(os.cpu_count() or 1, MOST_WORKERS) if workers is None else workers
+    """One a core, up to eight; processes that a launcher started share the machine's cores."""
+    if workers is not None:
+        return workers
+    known = hasattr(os, "sched_getaffinity")  # a container may have few of a machine's cores
+    cores = len(os.sched_getaffinity(0)) if known else os.cpu_count() or 1
+    return max(1, min(cores // int(os.environ.get("LOCAL_WORLD_SIZE", "1")), MOST_WORKERS))

@@ -63,6 +63,7 @@ def listed(folder: Path, classes: Sequence[str]) -> Listing:
 
 def _images(folder: Path, root: Path) -> Iterator[bytes]:
     for place, _, files in os.walk(folder):
+        within = os.path.relpath(place, root)  # once a directory: ImageNet has a million files
         for file in files:
             if os.path.splitext(file)[1].lower() in SUFFIXES and not file.startswith("."):
-                yield os.fsencode(os.path.relpath(os.path.join(place, file), root))
+                yield os.fsencode(os.path.join(within, file))

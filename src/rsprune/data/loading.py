@@ -71,7 +71,8 @@ def load(
         normalise: ``auto`` standardises as is usual for the data, ``imagenet`` with ImageNet's
             mean and deviation, which networks trained elsewhere often need; with ``none``
             pixels are between 0 and 1.
-        workers: processes that decode an image folder; by default one per core, at most 8.
+        workers: processes that decode an image folder; by default one per core, at most 8; where
+            a launcher started several processes, they share the cores.
     """
     check_choice("load", "augment", augment, augmentation.CHOICES)
     check_choice("load", "normalise", normalise, scale.CHOICES)

@@ -134,4 +134,5 @@ def _set_random_states(tensors: dict[str, Tensor]) -> None:
     states = _of("random", tensors)
     torch.set_rng_state(states.pop("cpu"))
     for device, state in states.items():
-        torch.cuda.set_rng_state(state, int(device))
+        if int(device) < torch.cuda.device_count():  # a run may go on with fewer GPUs
+            torch.cuda.set_rng_state(state, int(device))

@@ -9,18 +9,36 @@ from rsprune.data import Part
 from rsprune.engine.machine import Machine
 
 BATCH = 500
+_FEW = 10  # classes; five guesses among so few say little
+
+
+def accuracy(model: nn.Module, part: Part, machine: Machine) -> float:
+    """The share of images in ``part`` that ``model`` classifies rightly; its mode is kept."""
+    return accuracies(model, part, machine, (1,))[0]
+
+
+def ranks(classes: int) -> tuple[int, ...]:
+    """What is reported for so many classes: top-1, and top-5 where there are more than ten."""
+    return (1, 5) if classes > _FEW else (1,)
 
 
 @torch.no_grad()
-def accuracy(model: nn.Module, part: Part, machine: Machine) -> float:
-    """The share of images in ``part`` that ``model`` classifies rightly; its mode is kept."""
+def accuracies(
+    model: nn.Module, part: Part, machine: Machine, top: tuple[int, ...]
+) -> tuple[float, ...]:
+    """For each k of ``top``, the share of images whose class is among the k highest scores.
+
+    One pass over ``part``; the model's mode is kept.
+    """
     modes = {module: module.training for module in model.modules()}
     model.eval()
-    right = torch.zeros((), dtype=torch.int64, device=machine.device)
+    right = torch.zeros(len(top), dtype=torch.int64, device=machine.device)
     for images, labels in part.in_order(BATCH, shard=machine.shard, device=machine.device):
         with machine.autocast():
             scores = model(images.contiguous(memory_format=machine.memory_format))
-        right += (scores.argmax(1) == labels).sum()
+        # (B, classes): of equal scores the first class comes first, as for argmax
+        hits = scores.sort(dim=1, descending=True, stable=True).indices == labels[:, None]
+        right += torch.stack([hits[:, :k].sum() for k in top])
     for module, mode in modes.items():
         module.training = mode
-    return int(machine.total(right)) / len(part)
+    return tuple(int(count) / len(part) for count in machine.total(right))

@@ -46,10 +46,11 @@ def sparse(
         steps: in an epoch.
         units: for HSPG, the slots of every unit that may become zero; None: whole filters.
     """
+    prox = settings.prox_epochs
     phases = phase_schedule(
         settings.epochs,
         steps,
-        prox_epochs=min(settings.prox_epochs, settings.epochs / 2),
+        prox_epochs=prox if prox < settings.epochs else settings.epochs / 2,
         orthant_epochs=settings.orthant_epochs or None,
     )
     common: dict[str, Any] = {"lr": settings.lr, "momentum": settings.momentum}

@@ -13,7 +13,7 @@ from torch import Tensor, nn
 
 import rsprune
 from rsprune.data import Data
-from rsprune.engine.evaluate import accuracy
+from rsprune.engine.evaluate import accuracies, ranks
 from rsprune.engine.events import Event
 from rsprune.engine.machine import Machine
 from rsprune.engine.recipe import Recipe
@@ -47,14 +47,17 @@ def start_event(recipe: Recipe, data: Data, machine: Machine) -> Event:
 def finish_event(
     full: nn.Module, result: PruneResult, data: Data, machine: Machine, seconds: float
 ) -> Event:
-    """The network before and after; the only look at the test data."""
+    """The network before and after; the only look at the test data.
+
+    With more than ten classes, each side has ``test_top5`` and ``validation_top5`` too.
+    """
     example = torch.zeros(1, *data.input_shape, device=machine.device)
     times = latency({"before": full, "after": result.model}, example)
     before, after = (
         {
             **asdict(size),
             "validation_accuracy": validation,
-            "test_accuracy": accuracy(model, data.test, machine),
+            **_measured(model, data, machine),
             "latency": times[side].median,
         }
         for side, model, size, validation in (
@@ -70,6 +73,16 @@ def finish_event(
         "after": after,
         "layers": _layers(full, result.model, example),
     }
+
+
+def _measured(model: nn.Module, data: Data, machine: Machine) -> dict[str, float]:
+    """The accuracies that the recursion has not asked for."""
+    top = ranks(data.classes)
+    first, *more = accuracies(model, data.test, machine, top)
+    if not more:
+        return {"test_accuracy": first}
+    _, validation = accuracies(model, data.validation, machine, top)
+    return {"test_accuracy": first, "test_top5": more[0], "validation_top5": validation}
 
 
 def _layers(full: nn.Module, slim: nn.Module, example: Tensor) -> list[dict[str, Any]]:

@@ -31,6 +31,7 @@ from rsprune.engine.train import Job, Watch, train
 from rsprune.errors import DivergenceError, RunError
 from rsprune.files import write_atomic
 from rsprune.recursion import PruneResult, recursive_prune
+from rsprune.runtimes.onnx import require_onnx
 
 BASELINE = "baseline"
 _SAMPLE, _SAMPLES = 64, 8  # images in a batch, and batches, for ThiNet's choice
@@ -38,8 +39,21 @@ _SAMPLE, _SAMPLES = 64, 8  # images in a batch, and batches, for ThiNet's choice
 
 def execute(directory: Path, watcher: Watch) -> Event:
     """Run what is left of the run in ``directory``; its last event, ``finish``."""
+    _refuse_published(directory)
     with alone(directory):
         return Run(directory, watcher).execute()
+
+
+def _refuse_published(directory: Path) -> None:
+    """A finished run without its state is one that was published: nothing is written there."""
+    if (directory / "state").exists():
+        return
+    if EventLog(directory / "events.jsonl").find("finish") is not None:
+        raise RunError(
+            f"'{directory}' is a finished run without its state, as it is published: there is "
+            f"nothing left to run. Measure it with: rsprune evaluate {directory}. Or run it again: "
+            f"rsprune compress {directory / 'recipe.toml'} --out DIR"
+        )
 
 
 class Run:
@@ -142,14 +156,31 @@ class Run:
         rsprune.save(self.model, self.trained)
 
     def _rehearse(self) -> None:
-        """Load the weights and cut once, so that mistakes show before any training."""
+        """Load the weights and cut once, so that mistakes show before any training.
+
+        Nothing is measured: the recursion does that.
+        """
         if self.recipe.weights is not None:
             load_weights(self.model, Path(self.recipe.weights))
         options = {**self.cut_options, "select": "magnitude"}
         options.pop("batches", None)
+        if options.get("target_latency") is not None or options.get("round_to") == "auto":
+            self._check_measuring()
+            options |= {"target_latency": None, "round_to": 1}
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")  # the real cut repeats what matters
-            rsprune.compress(self.model, self.example, **options)
+            rsprune.compress(self.machine.place(self.model), self.example, **options)
+
+    def _check_measuring(self) -> None:
+        """Refuse to measure where it cannot be done."""
+        if self.machine.shard[1] > 1:
+            raise RunError(
+                "compress.target_latency and compress.round_to = 'auto' measure times, of which "
+                "several processes would draw different conclusions. Run one process, or use "
+                "compress.target_macs and a number for compress.round_to."
+            )
+        if self.recipe.compress.runtime == "onnxruntime":
+            require_onnx()
 
     def _recursion(self) -> PruneResult:
         recipe = self.recipe

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import copy
 import json
+import os
 import warnings
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -87,8 +88,17 @@ def search_lambda(
         powers: the penalties; 1e-2 to 1e-5 by default.
         tolerance: validation accuracy that may be lost; 0.01 by default.
         storage: optuna's data base; by default ``study.db`` in the directory.
+
+    Raises:
+        RunError: if a launcher started several processes.
     """
     given = {"powers": powers, "tolerance": tolerance, "storage": storage}
+    if int(os.environ.get("WORLD_SIZE", "1")) > 1:
+        raise RunError(
+            "A search runs in one process, not in several of a launcher. Search for each penalty "
+            "by itself, on a GPU of its own: CUDA_VISIBLE_DEVICES=0 rsprune search-lambda RECIPE "
+            "--powers 1e-3 --out DIR"
+        )
     with alone(directory):
         settings = _settings(directory, given)
         study = _study(directory, settings["storage"])

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 from typing import Annotated, Literal
 
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import BaseModel, ConfigDict, Field, PlainValidator
+
+from rsprune.compression.widths import check_round_to
 
 Share = Annotated[float, Field(gt=0, le=1)]
 
@@ -79,6 +81,11 @@ class Explore(Training):
     dual_gamma: float = Field(20.0, gt=0, description="gamma of rda: larger moves more slowly")
 
 
+def _multiple(value: object) -> object:
+    check_round_to("recipe", value)
+    return value
+
+
 class Compress(Section):
     """From zeros to widths, Algorithms 2 and 3."""
 
@@ -87,10 +94,20 @@ class Compress(Section):
     )
     epsilon: float = Field(0.1, ge=0, le=1, description="the least share of a width that stays")
     unit: Literal["auto", "layer", "block"] = Field("auto", description="whose sparsity counts")
-    round_to: int = Field(1, ge=1, description="widths are multiples of it")
+    round_to: Annotated[int | str, PlainValidator(_multiple)] = Field(
+        1, description="widths are multiples of it; auto measures which are fastest"
+    )
     target_macs: Share | None = Field(None, description="share of the MACs that may stay")
     target_params: Share | None = Field(None, description="share of the parameters that may stay")
-    select: Literal["magnitude", "nonzeros", "thinet"] = Field(
+    target_latency: Share | None = Field(None, description="share of the time that may stay")
+    runtime: Literal["torch", "compile", "onnxruntime"] = Field(
+        "torch", description="in which times are measured for widths"
+    )
+    batch: int = Field(1, ge=1, description="for how many images at a time")
+    threads: int | None = Field(
+        None, ge=1, description="with how many threads; the run's if left out"
+    )
+    select: Literal["magnitude", "nonzeros", "thinet", "random"] = Field(
         "magnitude", description="which units survive"
     )
     inherit: bool = Field(True, description="whether the survivors keep their weights")

@@ -13,15 +13,16 @@ from dataclasses import dataclass
 from statistics import quantiles
 from typing import Any
 
-import torch
-from torch import Tensor, nn
-from torch.utils._pytree import tree_leaves
+from torch import nn
 
-from rsprune.checks import check_count
-from rsprune.errors import InvalidParameterError, TraceError
-from rsprune.shadow import Arguments, bind, check_devices, check_model
+from rsprune.checks import check_count, check_number
+from rsprune.errors import ExportError, InvalidParameterError, TraceError
+from rsprune.metrics.memory import added_by
+from rsprune.runtimes.ready import Call, Prepared, check_runtime, torch_threads
+from rsprune.shadow import check_model, evaluating, named_tensors
 
 _WARM_UP = 5  # runs that are not counted: memory, caches and kernels are chosen in them
+_FEWEST = 3  # runs that are counted, however long they take
 
 
 @dataclass(frozen=True)
@@ -33,12 +34,15 @@ class Latency:
         low: a quarter of the runs were faster; with ``high``, the spread.
         high: three quarters of the runs were faster.
         runs: how many were measured.
+        memory: bytes of the weights, and of what one run adds to the process at its peak; None
+            where that was not asked for or cannot be measured.
     """
 
     median: float
     low: float
     high: float
     runs: int
+    memory: int | None = None
 
     def __str__(self) -> str:
         low, median, high = (f"{1e3 * t:.3g}" for t in (self.low, self.median, self.high))
@@ -49,8 +53,12 @@ def latency(
     models: Mapping[str, nn.Module],
     example_inputs: Any,
     *,
-    runs: int = 50,
+    runtime: str = "torch",
+    batch: int | None = None,
     threads: int | None = None,
+    runs: int = 50,
+    seconds: float | None = None,
+    memory: bool = False,
 ) -> dict[str, Latency]:
     """Measure ``models`` on the same inputs, in evaluation mode and without gradients.
 
@@ -59,64 +67,121 @@ def latency(
     Args:
         models: the models by name; they take turns.
         example_inputs: a tensor; a tuple of positional arguments; a dict of keyword arguments.
+        runtime: "torch", "compile" (``torch.compile``) or "onnxruntime".
+        batch: how many inputs, the example's repeated; None is as many as it has.
+        threads: how many to use; None is torch's present number.
         runs: how often each is measured.
-        threads: how many to use; None leaves torch's present number.
+        seconds: after so many, no further turn begins, so that there are fewer runs where they are
+            slow, but at least 3. Conversion, compilation and first runs come on top.
+        memory: measure the memory too, in a run of its own.
 
     Raises:
-        TraceError: if a model raises.
+        TraceError: if a model raises, or cannot be compiled.
+        ExportError: if it cannot be converted for onnxruntime, or packages for that are missing.
     """
-    check_count("latency", "runs", runs, low=2)
-    if threads is not None:
-        check_count("latency", "threads", threads, low=1)
-    if not models:
-        raise InvalidParameterError("latency", "models", "at least one model", dict(models))
-    calls = {}
-    for name, model in models.items():
-        check_model("latency", model)
-        calls[name] = (model, bind("latency", model, example_inputs))
-        check_devices("latency", *calls[name])
-    times: dict[str, list[float]] = {name: [] for name in models}
-    with ExitStack() as stack:
-        stack.enter_context(_threads(threads))
-        stack.enter_context(_no_collections())
-        stack.enter_context(torch.inference_mode())
-        for model in models.values():
-            stack.enter_context(evaluating(model))
-        for turn in range(_WARM_UP + runs):
-            for name, (model, arguments) in calls.items():
-                seconds = _time(name, model, arguments)
-                if turn >= _WARM_UP:
-                    times[name].append(seconds)
-    return {name: _summary(seconds) for name, seconds in times.items()}
+    check_extent("latency", runs, seconds)
+    for name, count in (("batch", batch), ("threads", threads)):
+        if count is not None:
+            check_count("latency", name, count, low=1)
+    with prepared("latency", models, example_inputs, runtime) as programs:
+        return measure(programs, batch, threads, runs=runs, seconds=seconds, memory=memory)
 
 
-def _time(name: str, model: nn.Module, arguments: Arguments) -> float:
-    args, kwargs = arguments
-    device = next(x.device for x in tree_leaves(arguments) if isinstance(x, Tensor))
-    try:
-        start = time.perf_counter()
-        model(*args, **kwargs)
-        if device.type != "cpu":  # other devices are only told what to do
-            torch.accelerator.synchronize(device)
-        return time.perf_counter() - start
-    except Exception as error:
-        raise TraceError(f"The model '{name}' raised {type(error).__name__}: {error}") from error
-
-
-def _summary(seconds: list[float]) -> Latency:
-    low, median, high = quantiles(seconds, n=4, method="inclusive")
-    return Latency(median, low, high, len(seconds))
+def check_extent(owner: str, runs: int, seconds: float | None) -> None:
+    """Refuse too few runs, or no time for them."""
+    check_count(owner, "runs", runs, low=2)
+    if seconds is not None:
+        check_number(owner, "seconds", seconds, low=0, open_low=True)
 
 
 @contextmanager
-def _threads(count: int | None) -> Iterator[None]:
-    before = torch.get_num_threads()
-    if count is not None:
-        torch.set_num_threads(count)
+def prepared(
+    owner: str, models: Mapping[str, nn.Module], example_inputs: Any, runtime: str
+) -> Iterator[dict[str, Prepared]]:
+    """The models in a runtime, by name, and in evaluation mode meanwhile."""
+    if not models:
+        raise InvalidParameterError(owner, "models", "at least one model", dict(models))
+    for model in models.values():
+        check_model(owner, model)
+    check_runtime(owner, runtime)
+    with ExitStack() as stack:
+        for model in models.values():
+            stack.enter_context(evaluating(model))
+        programs = {}
+        for name, model in models.items():
+            with _naming(name):
+                programs[name] = Prepared(owner, model, example_inputs, runtime)
+        yield programs
+
+
+def measure(
+    programs: Mapping[str, Prepared],
+    batch: int | None,
+    threads: int | None,
+    *,
+    runs: int,
+    seconds: float | None,
+    memory: bool,
+) -> dict[str, Latency]:
+    """Measure what ``prepared`` made, with the parameters of ``latency``."""
+    calls: dict[str, Call] = {}
+    with torch_threads(threads):
+        for name, program in programs.items():
+            with _naming(name):
+                calls[name] = program.call(batch, threads)
+        times = take_turns(calls, runs, seconds)
+        sizes: dict[str, int | None] = dict.fromkeys(calls)
+        if memory:
+            for name, program in programs.items():
+                lean = program.runtime == "onnxruntime"  # which else holds memory in reserve
+                call = program.call(batch, threads, arena=False) if lean else calls[name]
+                sizes[name] = _memory(program.model, call)
+    return {name: _summary(times[name], sizes[name]) for name in calls}
+
+
+def take_turns(
+    calls: Mapping[str, Call], runs: int, seconds: float | None
+) -> dict[str, list[float]]:
+    """The seconds of every run of functions that take turns, after some that do not count."""
+    limit = float("inf") if seconds is None else seconds
+    with _no_collections():
+        start = time.perf_counter()
+        for _ in range(_WARM_UP):
+            for call in calls.values():
+                call()
+            if time.perf_counter() - start > limit / 4:
+                break
+        times: dict[str, list[float]] = {name: [] for name in calls}
+        start = time.perf_counter()
+        for turn in range(runs):
+            if turn >= _FEWEST and time.perf_counter() - start > limit:
+                break
+            for name, call in calls.items():
+                begin = time.perf_counter()
+                call()
+                times[name].append(time.perf_counter() - begin)
+    return times
+
+
+def _memory(model: nn.Module, call: Call) -> int | None:
+    """The bytes of the weights, and those that one run adds; None on other devices."""
+    tensors = named_tensors(model).values()
+    added = added_by(call) if all(t.device.type == "cpu" for t in tensors) else None
+    return None if added is None else added + sum(t.numel() * t.element_size() for t in tensors)
+
+
+def _summary(seconds: list[float], memory: int | None = None) -> Latency:
+    low, median, high = quantiles(seconds, n=4, method="inclusive")
+    return Latency(median, low, high, len(seconds), memory)
+
+
+@contextmanager
+def _naming(model: str) -> Iterator[None]:
+    """Errors say which model it was."""
     try:
         yield
-    finally:
-        torch.set_num_threads(before)
+    except (ExportError, TraceError) as error:
+        raise type(error)(f"The model '{model}' cannot be measured. {error}") from error
 
 
 @contextmanager
@@ -129,15 +194,3 @@ def _no_collections() -> Iterator[None]:
     finally:
         if enabled:
             gc.enable()
-
-
-@contextmanager
-def evaluating(model: nn.Module) -> Iterator[None]:
-    """In evaluation mode; afterwards every module is in its own mode again."""
-    modes = [(module, module.training) for module in model.modules()]
-    model.eval()
-    try:
-        yield
-    finally:
-        for module, training in modes:
-            module.training = training

@@ -21,7 +21,7 @@ from rsprune.recursion.callables import OWNER, check_callable
 from rsprune.recursion.penalty import next_penalty
 from rsprune.recursion.remarks import remarks
 from rsprune.recursion.result import PruneResult, Round, Size
-from rsprune.recursion.settings import Settings
+from rsprune.recursion.settings import MEASURING, Settings
 from rsprune.recursion.stages import (
     Candidate,
     Evaluate,
@@ -51,9 +51,13 @@ def recursive_prune(
     flat: float = 0.02,
     epsilon: float = 0.1,
     unit: str = "auto",
-    round_to: int = 1,
+    round_to: int | str = 1,
     target_macs: float | None = None,
     target_params: float | None = None,
+    target_latency: float | None = None,
+    runtime: str = "torch",
+    batch: int = 1,
+    threads: int | None = None,
     select: str = "magnitude",
     inherit: bool = True,
     mode: str = "ratio",
@@ -82,8 +86,10 @@ def recursive_prune(
         tolerance: how far the accuracy may fall below that of the given model.
         flat: the rounds end when sparsity and size both changed by less than this, relatively.
         epsilon, unit, round_to, select, inherit, mode, batches: as in :func:`rsprune.compress`.
-        target_macs, target_params: a fraction of the given model, which the last round's cut meets.
-            With a target all rounds run: neither flatness nor accuracy ends them.
+        target_macs, target_params, target_latency: fractions of the given model, which the last
+            round's cut meets. With a target all rounds run: neither flatness nor accuracy ends
+            them.
+        runtime, batch, threads: where times are measured, as in :func:`rsprune.plan_widths`.
         directory: keep what was done there. The same call with the same directory goes on after
             the last stage that was finished, and ends as if it had never been interrupted.
         on_event: called after each stage with a dict that JSON can hold; for stages which an
@@ -101,17 +107,19 @@ def recursive_prune(
     if on_event is not None:
         check_callable("on_event", on_event, "print")
     settings = Settings(
-        lam, rounds, lambda_rule, tolerance, flat, target_macs, target_params,
+        lam, rounds, lambda_rule, tolerance, flat, target_macs, target_params, target_latency,
         cut={
             "epsilon": epsilon, "unit": unit, "round_to": round_to, "select": select,
-            "inherit": inherit, "mode": mode,
+            "inherit": inherit, "mode": mode, "runtime": runtime, "batch": batch,
+            "threads": threads,
         },
     )  # fmt: skip
     batches = list(batches) if isinstance(batches, Iterator) else batches  # read in every round
     full = _rehearsed(model, example_inputs, settings, batches)
+    idle = () if settings.measures else MEASURING
     arguments = {
         **{name: value for name, value in asdict(settings).items() if name != "cut"},
-        **settings.cut,
+        **{name: value for name, value in settings.cut.items() if name not in idle},
         "example_inputs": _described(example_inputs),
         "finetune": finetune is not None,
         "batches": batches is not None,
@@ -129,6 +137,7 @@ def recursive_prune(
 def _run(stages: Stages) -> tuple[PruneResult, bool]:
     """Algorithm 1: the result, and whether it deserves a warning."""
     state, settings = stages.state, stages.settings
+    stages.check_times()
     rules = Rules(stages.baseline(), settings.tolerance, settings.flat)
     history, stopped = _rounds(stages, rules)  # Alg. 1, lines 2 to 6
     history, best = _choose(stages, history, rules)  # line 7
@@ -152,7 +161,7 @@ def _rounds(stages: Stages, rules: Rules) -> tuple[list[Round], str]:
     """The rounds, and why they ended."""
     settings, state = stages.settings, stages.state
     history: list[Round] = []
-    lam, size = float(settings.lam), stages.full
+    lam, size, time = float(settings.lam), stages.full, 1.0
     for t in range(settings.rounds):  # Alg. 1, line 2
         history.append(stages.explored(t, lam, size))  # line 3
         stopped = _why_stop(history, rules, settings)
@@ -160,7 +169,8 @@ def _rounds(stages: Stages, rules: Rules) -> tuple[list[Round], str]:
             stages.tell(f"round-{t}.explored", history[t].event())
             return history, f"round {t + 1}: {stopped}"  # people count from 1
         state.drop(f"round-{t - 1}.cut")  # after sparse training it is the better candidate
-        history[t], after = stages.cut(history[t])  # line 4
+        history[t], after = stages.cut(history[t], time)  # line 4
+        time = history[t].latency or time
         if t == 0 or settings.aimed:
             state.drop(f"round-{t}.explored")  # not a candidate
         lam = next_penalty(
@@ -218,6 +228,8 @@ def _rehearsed(
             OWNER, "model", "a module with convolution or linear layers", type(model).__name__
         )
     options = {**settings.cut, "batches": batches, **settings.targets(0, full, full)}
+    if options["mode"] == "ratio":  # to measure takes time: the first stage does it, once
+        options |= {"target_latency": None, "round_to": settings.options().step}
     if options["select"] == "thinet" and options["mode"] == "ratio":  # slow, and not needed here
         options |= {"select": "magnitude", "batches": None}
     with warnings.catch_warnings():

@@ -50,6 +50,8 @@ class Round:
         widths: how the groups were cut.
         finetuned: the accuracy of M^{t+1} after fine-tuning, if that was tried.
         diverged: how sparse training broke off; None if it did not.
+        latency: the time that M^{t+1} takes, as a fraction of the given model's, if it has a
+            target.
     """
 
     round: int
@@ -61,9 +63,11 @@ class Round:
     widths: tuple[Width, ...] = ()
     finetuned: float | None = None
     diverged: str | None = None
+    latency: float | None = None
 
     def event(self) -> dict[str, Any]:
         """The round as ``on_event`` reports it."""
+        measured = {} if self.latency is None else {"latency": self.latency}
         return {
             "event": "round",
             "round": self.round,
@@ -82,6 +86,7 @@ class Round:
                 }
                 for row in self.widths
             ],
+            **measured,
         }
 
 

@@ -12,6 +12,11 @@ from rsprune.recursion.callables import OWNER
 from rsprune.recursion.penalty import LAMBDA_RULES
 from rsprune.recursion.result import Size
 
+MEASURING = ("runtime", "batch", "threads")  # what says nothing unless times are measured
+_OPTIONS = (
+    "epsilon", "unit", "round_to", "target_macs", "target_params", "target_latency", *MEASURING,
+)  # fmt: skip
+
 
 @dataclass(frozen=True)
 class Settings:
@@ -24,6 +29,7 @@ class Settings:
     flat: float
     target_macs: float | None
     target_params: float | None
+    target_latency: float | None
     cut: dict[str, Any]
 
     def __post_init__(self) -> None:
@@ -37,25 +43,35 @@ class Settings:
         check_number(OWNER, "flat", self.flat, low=0)
         check_choice(OWNER, "select", self.cut["select"], SELECTIONS)
         check_choice(OWNER, "mode", self.cut["mode"], MODES)
-        Options(
-            OWNER, self.cut["epsilon"], self.cut["unit"], self.cut["round_to"],
-            self.target_macs, self.target_params,
-        )  # fmt: skip
+        self.options()
+
+    def options(self, **changes: Any) -> Options:
+        """What widths have to be, checked."""
+        known = {**self.cut, **vars(self), **changes}
+        return Options(OWNER, **{name: known[name] for name in _OPTIONS})
 
     @property
     def aimed(self) -> bool:
         """Whether a target fixes the size."""
-        return self.target_macs is not None or self.target_params is not None
+        asked = (self.target_macs, self.target_params, self.target_latency)
+        return any(target is not None for target in asked)
 
-    def targets(self, t: int, full: Size, now: Size) -> dict[str, Any]:
-        """The targets of round t as fractions of M^t, which has the size ``now``.
+    @property
+    def measures(self) -> bool:
+        """Whether cuts depend on times."""
+        return self.target_latency is not None or self.cut["round_to"] == "auto"
 
-        The way to the target, a fraction of M^0, is shared out over the rounds in equal ratios;
-        a round that begins below its aim is not to cut.
+    def targets(self, t: int, full: Size, now: Size, time: float = 1.0) -> dict[str, Any]:
+        """The targets of round t as fractions of M^t.
+
+        That has the size ``now`` and takes the part ``time`` of the time of M^0. The way to the
+        target, a fraction of M^0, is shared out over the rounds in equal ratios; a round that
+        begins below its aim is not to cut.
         """
         return {
             "target_macs": self._share(self.target_macs, t, full.macs / now.macs),
             "target_params": self._share(self.target_params, t, full.params / now.params),
+            "target_latency": self._share(self.target_latency, t, 1 / time),
         }
 
     def _share(self, target: float | None, t: int, shrunk: float) -> float | None:

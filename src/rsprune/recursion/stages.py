@@ -14,6 +14,7 @@ import torch
 from torch import nn
 
 from rsprune.compression import Compressed, compress_with_plan, layer_sparsity
+from rsprune.compression.widths import check_latency, machine
 from rsprune.errors import DivergenceError
 from rsprune.metrics.macs import profile
 from rsprune.recursion.callables import scored, trained
@@ -21,6 +22,7 @@ from rsprune.recursion.result import Round, Size, Width
 from rsprune.recursion.settings import Settings
 from rsprune.recursion.state import GIVEN, State
 from rsprune.recursion.stopping import Rules
+from rsprune.structure.trace import trace
 
 Explore = Callable[[nn.Module, float], nn.Module | None]
 Evaluate = Callable[[nn.Module], float]
@@ -64,6 +66,25 @@ class Stages:
     finetune: Finetune | None
     on_event: OnEvent | None
 
+    def check_times(self) -> None:
+        """Refuse a runtime or a target of latency that cannot be, before any training.
+
+        All rounds together have to get there, and the first one as far as it should.
+        """
+        if self.settings.measures:
+            self.state.once("times", self._check_times)
+
+    def _check_times(self) -> None:
+        settings, model = self.settings, self.state.fetch(GIVEN)
+        graph = trace(model, self.inputs)
+        if settings.target_latency is None:
+            machine(model, graph, settings.options()).models([])
+            return
+        for rounds in {1, settings.rounds}:
+            epsilon = float(settings.cut["epsilon"]) ** rounds
+            aim = float(settings.target_latency) ** (rounds / settings.rounds)
+            check_latency(model, graph, settings.options(epsilon=epsilon, target_latency=aim))
+
     def baseline(self) -> float:
         """The accuracy of the given model."""
         accuracy = self._accuracy(GIVEN)
@@ -81,13 +102,16 @@ class Stages:
         sparsity = self.state.once(f"{stage}.sparsity", lambda: self._sparsity(stage))
         return Round(t, lam, sparsity, self._accuracy(stage), size)
 
-    def cut(self, explored: Round) -> tuple[Round, Size]:
-        """Round t with its cut of M^t to M^{t+1}, and the size of the latter."""
+    def cut(self, explored: Round, time: float) -> tuple[Round, Size]:
+        """Round t with its cut of M^t to M^{t+1}, and the size of the latter.
+
+        ``time`` is the part of the given model's time that M^t takes, if that has a target.
+        """
         t = explored.round
         stage = f"round-{t}.cut"
-        value = self.state.once(stage, lambda: self._compress(t, explored.before))
+        value = self.state.once(stage, lambda: self._compress(t, explored.before, time))
         after, widths = Size(**value["size"]), tuple(Width(**row) for row in value["widths"])
-        done = replace(explored, after=after, widths=widths)
+        done = replace(explored, after=after, widths=widths, latency=value.get("latency"))
         self.tell(stage, done.event())
         return done, after
 
@@ -154,10 +178,10 @@ class Stages:
         layers = layer_sparsity(self.state.fetch(stage)).values()
         return sum(one.zeros for one in layers) / sum(one.elements for one in layers)
 
-    def _compress(self, t: int, size: Size) -> dict[str, Any]:
-        """Algorithm 2 or 3 on M^t after sparse training; the size and the widths of M^{t+1}."""
+    def _compress(self, t: int, size: Size, time: float) -> dict[str, Any]:
+        """Algorithm 2 or 3 on M^t after sparse training; size, widths and time of M^{t+1}."""
         model = self.state.fetch(f"round-{t}.explored")
-        targets = self.settings.targets(t, self.full, size)
+        targets = self.settings.targets(t, self.full, size, time)
         made = cut_model(
             model, self.inputs, t, batches=self.batches, **self.settings.cut, **targets
         )
@@ -166,10 +190,13 @@ class Stages:
             Width(group.name, group.size, group.width, group.sparsity, group.driver)
             for group in made.plan.groups
         ]
-        return {
+        value: dict[str, Any] = {
             "size": asdict(measured(made.model, self.inputs)),
             "widths": [asdict(row) for row in rows],
         }
+        if self.settings.target_latency is not None:
+            value["latency"] = time * (1.0 if made.plan.time is None else made.plan.time.share)
+        return value
 
 
 def cut_model(model: nn.Module, inputs: Any, t: int, **options: Any) -> Compressed:

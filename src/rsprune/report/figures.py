@@ -36,7 +36,8 @@ def figures(run: Run) -> dict[str, Figure]:
     """Every figure that the run has the data for, by name."""
     makers: tuple[tuple[bool, Callable[[Run], Figure]], ...] = (
         (bool(_widths(run)), widths),
-        (any(e.layers for e in run.epochs), sparsity),
+        (any(e.layers for e in _sparse(run)), sparsity),
+        (run.latency is not None, latency),
         (bool(run.rounds), penalties),
         (bool(run.rounds), sparsities),
         (bool(run.rounds), sizes),
@@ -71,12 +72,13 @@ def widths(run: Run) -> Figure:
 
 
 def sparsity(run: Run) -> Figure:
-    """The sparsity of every layer and of the whole over all epochs, over the phases."""
-    names = list(dict.fromkeys(name for e in run.epochs for name in e.layers))
+    """The sparsity of every layer and of the whole, over the phases of the sparse epochs."""
+    epochs = _sparse(run)
+    names = list(dict.fromkeys(name for e in epochs for name in e.layers))
     few = len(names) <= NAMED
     data = [
         curve(
-            run.epochs,
+            epochs,
             escape(name.removesuffix(".weight")),
             _layer_sparsity(name),
             hue(i, len(names)),
@@ -84,22 +86,55 @@ def sparsity(run: Run) -> Figure:
         | {"showlegend": few}
         for i, name in enumerate(names)
     ]
-    total = curve(run.epochs, "all layers", lambda e: e.sparsity, BEFORE)
+    total = curve(epochs, "all layers", lambda e: e.sparsity, BEFORE)
     data.append(total | {"line": {"color": BEFORE, "width": 4, "dash": "dot"}})
     layout = layout_of(
-        xaxis=epoch_axis(run.epochs),
+        xaxis=epoch_axis(epochs) | {"title": {"text": "epoch of sparse training"}},
         yaxis={"title": {"text": "zeros"}, "tickformat": ".0%", "range": [-0.02, 1.02]},
-        shapes=bands(run.epochs) + borders(run.epochs),
-        annotations=stage_names(run.epochs),
+        shapes=bands(epochs) + borders(epochs),
+        annotations=stage_names(epochs),
         height=460,
         margin={"l": 56, "r": 16, "t": 76, "b": 48},
     )
-    last = next((e.sparsity for e in reversed(run.epochs) if e.stage == "explore"), None)
     alt = (
-        f"Lines: share of zero weights of {len(names)} layers over {len(run.epochs)} epochs, with "
-        f"the optimizer's phases as bands. The last sparse epoch has {numbers.percent(last)} zeros."
+        f"Lines: share of zero weights of {len(names)} layers over {len(epochs)} epochs, with the "
+        f"optimizer's phases as bands. The last one has {numbers.percent(epochs[-1].sparsity)} "
+        "zeros."
     )
-    return Figure("sparsity", "Sparsity per layer over training", alt, data, layout, span=560)
+    return Figure(
+        "sparsity", "Sparsity per layer over sparse training", alt, data, layout, span=560
+    )
+
+
+def latency(run: Run) -> Figure:
+    """The speed-up in every runtime and batch size, beside the ratio of the MACs."""
+    assert run.latency is not None
+    rows, macs = run.latency.rows, run.latency.macs
+    counts = sorted({row.threads for row in rows})
+    data = []
+    for i, count in enumerate(counts):
+        mine = [row for row in rows if row.threads == count]
+        names = [f"{row.runtime}<br>batch {row.batch}" for row in mine]
+        words = f"{count} thread{'s' * (count != 1)}"
+        trace = bars(names, [row.speedup for row in mine], words, hue(i, 2 * len(counts)))
+        data.append(trace | {"hovertemplate": "%{y:.2f}"})
+    ratio = {"xref": "paper", "x0": 0, "x1": 1, "y0": macs, "y1": macs}
+    layout = layout_of(
+        xaxis={"type": "category"},
+        yaxis={"title": {"text": "times faster"}, "rangemode": "tozero"},
+        shapes=[{"type": "line", **ratio, "line": {"color": WARM, "width": 2, "dash": "dot"}}],
+        barmode="group",
+        bargap=0.28,
+        bargroupgap=0.06,
+        showlegend=True,
+    )
+    said = ", ".join(
+        f"{row.runtime} batch {row.batch} threads {row.threads}: {numbers.times(row.speedup)}"
+        for row in rows
+    )
+    alt = f"Bars: the measured speed-up. {said}. MACs: {numbers.times(macs)} fewer."
+    places = len({(row.runtime, row.batch) for row in rows})
+    return Figure("latency", "Speed-up", alt, data, layout, span=72 * places)
 
 
 def penalties(run: Run) -> Figure:
@@ -237,6 +272,11 @@ def _tradeoff(run: Run) -> list[tuple[str, int, float]]:
 def _beside(name: str, right: bool) -> str:
     """Where a point's label goes: rounds below, towards the middle of the figure."""
     return f"{'bottom' if name.startswith('round') else 'top'} {'left' if right else 'right'}"
+
+
+def _sparse(run: Run) -> list[Epoch]:
+    """The epochs in which zeros are made."""
+    return [e for e in run.epochs if e.stage == "explore"]
 
 
 def _layer_sparsity(name: str) -> Callable[[Epoch], float | None]:

@@ -28,6 +28,8 @@ def to_html(run: Run) -> str:
         plots={name: {"data": f.data, "layout": f.layout} for name, f in shown.items()},
         sentence=tables.sentence(run),
         headline=tables.headline(run),
+        latency=tables.latency(run),
+        measured=tables.measured(run),
         layers=tables.layers(run),
         widths=tables.widths(run),
         rounds=tables.rounds(run),
@@ -35,7 +37,7 @@ def to_html(run: Run) -> str:
         environment=tables.settings("Environment", run.start.environment),
         phases={e.phase: PHASES[e.phase] for e in run.epochs if e.phase in PHASES},
         unfinished=tables.UNFINISHED,
-        decided=tables.DECIDED,
+        decided=tables.decided(run),
         numbers=numbers,
         plotly_js=plotly_js,
     )

@@ -40,6 +40,11 @@ def seconds(value: float | None) -> str:
     return f"{minutes} min" if minutes < 120 else f"{minutes // 60} h {minutes % 60:02d} min"
 
 
+def size(value: float | None) -> str:
+    """Bytes, as ``59.6 MB``."""
+    return ABSENT if value is None else f"{value / 2**20:.1f} MB"
+
+
 def penalty(value: float | None) -> str:
     """lambda, as ``1e-3`` or ``3.5e-4``."""
     if not value:
@@ -58,6 +63,11 @@ def ratio(before: float | None, after: float | None, word: str) -> str:
     if not before or not after:
         return ABSENT
     return f"{before / after:.3g}{_TIMES} {word}"
+
+
+def times(value: float) -> str:
+    """``7.18x``."""
+    return f"{value:.2f}{_TIMES}"
 
 
 def points(before: float | None, after: float | None) -> str:

@@ -1,4 +1,4 @@
-"""A run as its ``events.jsonl`` tells it, finished or not.
+"""A run as its ``events.jsonl`` tells it, finished or not, with its ``latency.json``.
 
 A run that was killed may end in half a line, and one that went on afterwards may tell an epoch or
 a round twice: half lines are left out and counted, and what was told last holds.
@@ -8,10 +8,12 @@ from __future__ import annotations
 
 import json
 import math
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 from rsprune.errors import RunError
+from rsprune.metrics.comparison import read_comparison
 from rsprune.report.run import (
     Cost,
     Epoch,
@@ -24,7 +26,7 @@ from rsprune.report.run import (
     Width,
 )
 
-EVENTS = "events.jsonl"
+EVENTS, LATENCY = "events.jsonl", "latency.json"
 
 
 def read_run(directory: Path) -> Run:
@@ -32,6 +34,7 @@ def read_run(directory: Path) -> Run:
 
     Raises:
         RunError: if there is no run, or its events are not those of a run.
+        FileFormatError: if its latency.json is damaged.
     """
     path = directory / EVENTS
     try:
@@ -43,10 +46,12 @@ def read_run(directory: Path) -> Run:
         ) from error
     events, unreadable = _parse(text)
     try:
-        return _collect(events, unreadable)
+        run = _collect(events, unreadable)
     except (KeyError, TypeError, ValueError, AttributeError) as error:
         what = f"lacks {error}" if isinstance(error, KeyError) else str(error)
         raise RunError(f"'{path}' is not as rsprune writes it: an event {what}.") from error
+    measured = directory / LATENCY
+    return replace(run, latency=read_comparison(measured)) if measured.exists() else run
 
 
 def _parse(text: str) -> tuple[list[dict[str, Any]], int]:
@@ -171,4 +176,6 @@ def _outcome(event: dict[str, Any]) -> Outcome:
         validation_accuracy=event.get("validation_accuracy"),
         test_accuracy=event.get("test_accuracy"),
         latency=event.get("latency"),
+        validation_top5=event.get("validation_top5"),
+        test_top5=event.get("test_top5"),
     )

@@ -6,6 +6,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
+from rsprune.metrics.comparison import LatencyComparison
+
 
 @dataclass(frozen=True)
 class Cost:
@@ -79,6 +81,8 @@ class Outcome:
     validation_accuracy: float | None
     test_accuracy: float | None
     latency: float | None
+    validation_top5: float | None = None
+    test_top5: float | None = None
 
 
 @dataclass(frozen=True)
@@ -127,6 +131,7 @@ class Run:
         finetuned: the accuracy on the validation data after fine-tuning, by round.
         finish: None if the run has not finished.
         unreadable: lines that could not be read.
+        latency: of the first and the last model; None if ``latency.json`` is not there.
     """
 
     start: Start
@@ -136,3 +141,4 @@ class Run:
     finetuned: Mapping[int, float | None] = field(default_factory=dict)
     finish: Finish | None = None
     unreadable: int = 0
+    latency: LatencyComparison | None = None

@@ -8,15 +8,11 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
+from rsprune.metrics.latency import Latency
 from rsprune.report import numbers
 from rsprune.report.run import Outcome, Run
 
 MACS, PARAMS, TESTED, LATENCY = "MACs", "parameters", "test accuracy", "latency, one input"
-DECIDED = (
-    "Every decision (when to stop, which model to keep) is taken on the validation data, which are "
-    "cut from the training data. The test data decide nothing: they are only measured, at the end, "
-    "on the first and on the last model."
-)
 UNFINISHED = "This run has not finished: what follows is what there is so far."
 
 
@@ -79,24 +75,65 @@ class Measure:
 
 
 def measures(run: Run) -> list[Measure]:
-    """What is known of the model before and after."""
+    """What is known of the model before and after; top-5 only where it was measured."""
     found = []
     for name, get, show, change in _MEASURES:
         old, new = (get(o) if o is not None else None for o in outcomes(run))
-        found.append(Measure(name, old, new, show, change(old, new)))
+        if name not in _TOP5 or new is not None:
+            found.append(Measure(name, old, new, show, change(old, new)))
     return found
 
 
 _fewer = partial(numbers.ratio, word="fewer")
 _faster = partial(numbers.ratio, word="faster")
+_TOP5 = ("test accuracy, top-5", "validation accuracy, top-5")
 _MEASURES: tuple[tuple[str, Callable[[Outcome], Any], Callable[[Any], str], Any], ...] = (
     (MACS, lambda o: o.cost.macs, numbers.count, _fewer),
     (PARAMS, lambda o: o.cost.params, numbers.count, _fewer),
     ("weights of layers", lambda o: o.cost.weights, numbers.count, _fewer),
     (TESTED, lambda o: o.test_accuracy, numbers.percent, numbers.points),
+    (_TOP5[0], lambda o: o.test_top5, numbers.percent, numbers.points),
     ("validation accuracy", lambda o: o.validation_accuracy, numbers.percent, numbers.points),
+    (_TOP5[1], lambda o: o.validation_top5, numbers.percent, numbers.points),
     (LATENCY, lambda o: o.latency, numbers.seconds, _faster),
 )
+
+
+def latency(run: Run) -> Table:
+    """Every runtime, batch size and number of threads, if that was measured."""
+    heads = (
+        "runtime", "batch", "threads", "before", "after", "speed-up", "efficiency",
+        "memory before", "memory after",
+    )  # fmt: skip
+    rows = (
+        (
+            Cell(row.runtime),
+            _cell(row.batch, numbers.count),
+            _cell(row.threads, numbers.count),
+            _spread(row.original),
+            _spread(row.compressed),
+            _cell(row.speedup, numbers.times),
+            _cell(row.efficiency, lambda value: f"{value:.2f}"),
+            _cell(row.original.memory, numbers.size),
+            _cell(row.compressed.memory, numbers.size),
+        )
+        for row in (run.latency.rows if run.latency else ())
+    )
+    return Table("Latency", heads, tuple(rows))
+
+
+def measured(run: Run) -> str:
+    """How the latencies came about, and what is not among them."""
+    if run.latency is None:
+        return ""
+    said = (
+        f"Medians of runs in which both models took turns, on {run.latency.machine['cpu']}; ± is "
+        "half the distance of the quartiles. The efficiency is the speed-up divided by the ratio "
+        f"of the MACs, {numbers.times(run.latency.macs)}. Memory is that of the weights, and what "
+        "one run adds at its peak."
+    )
+    left_out = (f" {name} was left out: {why}" for name, why in run.latency.left_out.items())
+    return said + "".join(left_out)
 
 
 def layers(run: Run) -> Table:
@@ -133,7 +170,8 @@ def widths(run: Run) -> Table:
     )
     heads = ("round", "channels of", "decided by", "its sparsity", "from", "to")
     cut = run.start.recipe.get("compress", {})
-    targets = [f"{k} = {cut[k]:g}" for k in ("target_macs", "target_params") if cut.get(k)]
+    named = ("target_macs", "target_params", "target_latency")
+    targets = [f"{name} = {cut[name]:g}" for name in named if cut.get(name)]
     scaled = f", the rule's scaled to {' and '.join(targets)}" if targets else ""
     return Table(f"Widths, round by round{scaled}", heads, tuple(rows), words=3)
 
@@ -190,6 +228,28 @@ def sentence(run: Run) -> str:
         return f"{said}."
     change = numbers.points(before.test_accuracy, after.test_accuracy)
     return f"{said}, at {numbers.percent(after.test_accuracy)} test accuracy ({change})."
+
+
+def decided(run: Run) -> str:
+    """Which data decided, and what their accuracy is worth."""
+    size = run.start.sizes.get("validation")
+    split = "the validation split" + (f" of {numbers.count(size)} images" if size else "")
+    said = (
+        "Test accuracy is looked at once, after the run is finished, on the first and on the last "
+        "model; it decides nothing. Every choice of the run (when to stop, which model to keep) is "
+        f"made on {split}, which is cut from the training data."
+    )
+    if run.start.recipe.get("weights"):
+        said += (
+            " The run began with trained weights: if they were trained on these same images, "
+            "validation accuracy looks better than it is, and shows regressions only."
+        )
+    return said
+
+
+def _spread(side: Latency) -> Cell:
+    spread = (side.high - side.low) / 2 / side.median
+    return Cell(f"{numbers.seconds(side.median)} ±{100 * spread:.0f} %", _json(side.median))
 
 
 def _cell(value: Any, show: Any) -> Cell:

@@ -28,8 +28,19 @@ FORMAT = "rsprune"
 VERSION = 1
 
 
-def save(model: nn.Module, path: str | os.PathLike[str]) -> None:
-    """Write ``model`` to ``path``, whole or not at all."""
+def save(
+    model: nn.Module,
+    path: str | os.PathLike[str],
+    *,
+    metadata: Mapping[str, str] | None = None,
+) -> None:
+    """Write ``model`` to ``path``, whole or not at all.
+
+    Args:
+        model: any module of plain Python.
+        path: the file to write.
+        metadata: texts about the model, by name, for the file's header.
+    """
     check_model("save", model)
     target = Path(path)
     if target.is_dir() or not target.parent.is_dir():
@@ -44,14 +55,14 @@ def save(model: nn.Module, path: str | os.PathLike[str]) -> None:
         name: tensor.detach().contiguous().clone() for name, tensor in named_tensors(model).items()
     }
     widths = json.dumps(_attributes(model), sort_keys=True)
-    metadata = {
+    own = {
         "format": FORMAT,
         "version": str(VERSION),
         "model": type(model).__qualname__,
         "widths": widths,
         "checksum": _checksum(tensors, widths),
     }
-    write_tensors(target, tensors, metadata)
+    write_tensors(target, tensors, {**_texts(metadata or {}, own), **own})
 
 
 def load(model: nn.Module, path: str | os.PathLike[str]) -> nn.Module:
@@ -79,6 +90,16 @@ def load(model: nn.Module, path: str | os.PathLike[str]) -> nn.Module:
             held = getattr(module, attribute, None)
             setattr(module, attribute, type(held)(value) if isinstance(held, tuple) else value)
     return slim
+
+
+def _texts(metadata: Mapping[str, str], own: Mapping[str, str]) -> Mapping[str, str]:
+    for name, text in metadata.items():
+        if name in own or not isinstance(name, str) or not isinstance(text, str):
+            raise InvalidParameterError(
+                "save", "metadata", f"texts by names other than {', '.join(own)}", {name: text},
+                "Choose another name, or turn the value into text with json.dumps.",
+            )  # fmt: skip
+    return metadata
 
 
 def _attributes(model: nn.Module) -> dict[str, dict[str, Any]]:

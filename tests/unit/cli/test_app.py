@@ -16,8 +16,8 @@ from rsprune.cli.app import run
 from tests.commands import CLI, ENVIRONMENT, command, without
 
 COMMANDS = (
-    "compress", "recipe", "search-lambda", "evaluate", "profile", "report", "export", "data",
-    "doctor",
+    "compress", "recipe", "search-lambda", "evaluate", "latency", "profile", "report", "export",
+    "data", "doctor",
 )  # fmt: skip
 
 

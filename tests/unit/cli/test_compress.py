@@ -313,7 +313,7 @@ def test_lines_where_there_is_no_terminal(capsys: Captured) -> None:
     assert lines[0] == "baseline, 1 epoch"
     assert lines[1].startswith("  epoch 1/1  loss ")
     assert f"  {name}/report.html" in lines  # not folded
-    assert any(line.startswith("The network computes ") for line in lines)
+    assert any(line.startswith("The network is now ") for line in lines)
     assert not any("\x1b" in line for line in lines)
 
 
@@ -322,7 +322,42 @@ def test_json_is_all_there_is_on_stdout(capsys: Captured) -> None:
     output = capsys.readouterr()
     found = json.loads(output.out)
     assert found["after"] == events(Path("x"))[-1]["after"]
+    assert found["latency"] == json.loads(Path("x/latency.json").read_text())["rows"]
+    assert [(row["runtime"], row["batch"]) for row in found["latency"]] == [("torch", 1)]
     assert "epoch 1/1" in output.err
+
+
+@pytest.mark.parametrize(
+    ("speeds", "accuracy", "said"),
+    [
+        ({"torch": 1.3}, 0.99, "4.0 times smaller and answers 1.3 times faster on this"),
+        ({"torch": 0.5}, 0.99, "takes 2.0 times as long to answer on this"),
+        ({"torch": 1.02}, 0.99, "answers as fast as before on this"),
+        ({"torch": 4, "onnxruntime": 2}, 0.99, "2.0 times faster on this machine's processor (onn"),
+        ({"torch": 1.3}, 0.985, ", at 0.5 points of accuracy lost (98.5%)."),
+        ({"torch": 1.3}, 0.995, ", with 0.5 points of accuracy gained (99.5%)."),
+        ({"torch": 1.3}, 0.9901, ", with no accuracy lost (99.0%)."),
+    ],
+)
+def test_the_last_sentence_is_honest(speeds: dict[str, float], accuracy: float, said: str) -> None:
+    """Of size, speed in the runtime that is fastest in the end, and accuracy."""
+    from rsprune.cli.compress import sentence
+    from rsprune.metrics.comparison import LatencyRow
+    from rsprune.metrics.latency import Latency
+
+    seconds = {"torch": 0.01, "onnxruntime": 0.001}
+    rows = [
+        LatencyRow(
+            name, 1, 1, Latency(seconds[name] * ratio, 0, 0, 9), Latency(seconds[name], 0, 0, 9),
+            ratio, 1.0,
+        )
+        for name, ratio in speeds.items()
+    ]  # fmt: skip
+    finish = {
+        "before": {"params": 4000, "test_accuracy": 0.99},
+        "after": {"params": 1000, "test_accuracy": accuracy},
+    }
+    assert said in sentence(finish, rows)
 
 
 def test_bars_on_a_terminal() -> None:
@@ -374,6 +409,6 @@ def test_trained_weights_take_the_place_of_a_baseline(capsys: Captured) -> None:
 def test_a_missing_exporter_costs_the_file_only() -> None:
     done = without("onnx", "compress", "--out", "x", *QUICK, "--onnx=true")
     assert done.returncode == 0, done.stderr
-    assert "The network computes " in done.stdout
-    assert "model.onnx was not written: ONNX export needs a package that is not" in done.stdout
+    assert "The network is now " in done.stdout
+    assert "model.onnx was not written: ONNX needs a package that is not" in done.stdout
     assert 'pip install "rsprune[export]"' in done.stdout

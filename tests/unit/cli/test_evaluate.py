@@ -60,6 +60,53 @@ def test_keys_may_come_first(finished: Path, capsys: Captured) -> None:
     assert found["images"] == 360
 
 
+MANY = """
+import torch
+
+def data():
+    images, labels = torch.rand(120, 1, 8, 8), torch.arange(120) % 12
+    return (images, labels), (images, labels)
+"""
+
+
+def test_top5_of_more_than_ten_classes(
+    capsys: Captured, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The run reports it at its end, and it is measured again."""
+    (tmp_path / "many_classes.py").write_text(MANY)
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.syspath_prepend(str(tmp_path))
+    options = (*QUICK, "--data", "many_classes:data", "--baseline.batch_size=32")
+    assert run(["compress", "--out", "run", *options]) == 0
+    shown = capsys.readouterr().out
+    assert "validation accuracy, top-5" in shown
+    assert "test accuracy, top-5" in shown
+    finish = events(tmp_path / "run")[-1]
+    for side in ("before", "after"):
+        for part in ("test", "validation"):
+            assert finish[side][f"{part}_accuracy"] <= finish[side][f"{part}_top5"] <= 1
+    found = measured(capsys, "run")
+    assert found["test_top5"] == finish["after"]["test_top5"]
+    assert found["baseline_top5"] == finish["before"]["test_top5"]
+    assert run(["evaluate", "run"]) == 0
+    assert "test accuracy, top-5" in capsys.readouterr().out
+
+
+def test_ten_classes_have_no_top5(finished: Path, capsys: Captured) -> None:
+    assert "test_top5" not in events(finished)[-1]["after"]
+    assert measured(capsys, str(finished))["test_top5"] is None
+
+
+def test_missing_data_say_how_to_get_them(
+    finished: Path, capsys: Captured, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("RSPRUNE_DATA", str(tmp_path))
+    assert run(["evaluate", str(finished), "--data", "cifar10"]) == 1
+    said = capsys.readouterr().err
+    assert f"CIFAR-10 is not in {tmp_path}. Get it with: rsprune data cifar10." in said
+    assert "--loading.directory DIR" in said
+
+
 @pytest.mark.parametrize(
     ("arguments", "code", "words"),
     [

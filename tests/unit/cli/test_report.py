@@ -6,10 +6,14 @@ import json
 from pathlib import Path
 
 import pytest
+import torch
 
 pytest.importorskip("typer")
 
 from rsprune.cli.app import run
+from rsprune.models import build
+from tests.commands import QUICK
+from tests.commands import events as told
 from tests.unit.report.events import events, write
 
 
@@ -53,3 +57,56 @@ def test_no_run(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert err.count("\n") == 1
     assert str(tmp_path) in err
     assert "events.jsonl" in err
+
+
+def test_a_published_run_is_measured_anywhere(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Without the run, its starting weights or its state; and there is nothing to resume."""
+    made, other = tmp_path / "made", tmp_path / "elsewhere"
+    made.mkdir()
+    other.mkdir()
+    monkeypatch.chdir(made)
+    torch.save(build("small_cnn", width=4).state_dict(), "mine.pt")
+    assert run(["compress", "--out", "run", "--weights", "mine.pt", *QUICK]) == 0
+    finish = told(Path("run"))[-1]
+    capsys.readouterr()
+    assert run(["report", "run", "--to", str(other / "results" / "mine"), "--json"]) == 0
+    found = json.loads(capsys.readouterr().out)
+    assert found["directory"] == str(other / "results" / "mine")
+    assert {"model.safetensors", "recipe.toml", "events.jsonl"} <= set(found["files"])
+    made.rename(tmp_path / "gone")
+    monkeypatch.chdir(other)
+    before = sorted(Path("results/mine").iterdir())
+
+    assert run(["evaluate", "results/mine", "--json"]) == 0
+    measured = json.loads(capsys.readouterr().out)
+    assert measured["test_accuracy"] == finish["after"]["test_accuracy"]
+    assert measured["baseline"] == finish["before"]["test_accuracy"]
+    assert measured["after"]["macs"] == finish["after"]["macs"]
+    assert measured["before"]["weights"] == finish["before"]["weights"]
+
+    assert run(["compress", "--resume", "results/mine"]) == 1
+    said = capsys.readouterr().err
+    assert "'results/mine' is a finished run" in said
+    assert "rsprune evaluate results/mine" in said
+    assert sorted(Path("results/mine").iterdir()) == before
+
+    assert run(["report", "results/mine"]) == 0
+    assert Path("results/mine/report.html").is_file()
+
+
+def test_a_publication_has_no_page_to_open(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert run(["report", str(write(tmp_path / "run")), "--to", "x", "--open"]) == 2
+    assert "--open: a published run has no page" in capsys.readouterr().err
+
+
+def test_an_unfinished_run_is_not_published(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    target = tmp_path / "mine"
+    assert run(["report", str(write(tmp_path / "run", events()[:9])), "--to", str(target)]) == 1
+    assert capsys.readouterr().err.count("\n") == 1
+    assert not target.exists()

@@ -36,7 +36,7 @@ def group_widths(model: nn.Module, graph: ChannelGraph) -> dict[str, int]:
     unit=st.sampled_from(["auto", "layer", "block"]),
     round_to=st.sampled_from([1, 2, 4, 8]),
     target=st.sampled_from([None, 0.9, 0.6]),
-    select=st.sampled_from(["magnitude", "nonzeros", "thinet"]),
+    select=st.sampled_from(["magnitude", "nonzeros", "thinet", "random"]),
     inherit=st.booleans(),
 )
 def test_any_plan_runs(
@@ -78,7 +78,7 @@ def test_compress_is_trace_plan_select_cut() -> None:
         assert torch.equal(tensor, made.model.state_dict()[name])
 
 
-@pytest.mark.parametrize("select", ["magnitude", "nonzeros", "thinet"])
+@pytest.mark.parametrize("select", ["magnitude", "nonzeros", "thinet", "random"])
 @pytest.mark.parametrize("training", [True, False])
 def test_the_model_is_left_as_it_was(select: str, training: bool) -> None:
     """Weights, statistics, mode, gradients and random state."""

@@ -1,4 +1,4 @@
-"""Which units survive: by norm, by non-zeros, by what the next layers compute."""
+"""Which units survive: by norm, by non-zeros, by lot, by what the next layers compute."""
 
 from __future__ import annotations
 
@@ -12,7 +12,13 @@ from torch import Tensor, nn
 
 import rsprune
 from rsprune.compression import compress_with_plan
-from rsprune.compression.select import drop_by_magnitude, drop_by_nonzeros, dropped
+from rsprune.compression.select import (
+    drop_at_random,
+    drop_by_magnitude,
+    drop_by_nonzeros,
+    dropped,
+    lots,
+)
 from rsprune.compression.thinet import contributions, drop_by_thinet, greedy, least_squares
 from rsprune.data import load_digits
 from rsprune.models import CifarResNet, SmallCNN
@@ -68,6 +74,19 @@ def test_nonzeros_are_counted_before_size() -> None:
     assert drop_by_nonzeros(model, graph, WIDTHS | {"a": 8}) == {"a": [7, 8]}
     assert drop_by_nonzeros(model, graph, WIDTHS | {"a": 7}) == {"a": [4, 7, 8]}
     assert drop_by_magnitude(model, graph, WIDTHS | {"a": 9}) == {"a": [4]}
+
+
+def test_lots_are_always_the_same_and_heed_no_weights() -> None:
+    """Another network of the same groups loses the same units, whatever the random state."""
+    drops = []
+    for seed in range(2):
+        torch.manual_seed(seed)
+        model = faint(Chain(3), [seed], 0.0)
+        graph = rsprune.trace(model, IMAGE)
+        drops.append(drop_at_random(model, graph, {"a": 15, "b": 9, "c": 24}))
+    assert drops[0] == drops[1]
+    assert {name: len(units) for name, units in drops[0].items()} == {"a": 15, "b": 9}
+    assert not np.intersect1d(lots(graph["a"]), lots(graph["b"])).size  # each group has its own
 
 
 def test_ties_are_broken_by_number() -> None:

@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import importlib.util
+import multiprocessing
+import os
+import signal
 from pathlib import Path
 
 import numpy as np
@@ -83,6 +86,25 @@ def test_workers_change_nothing(root: Path) -> None:
         assert same(alone, list(train.epoch(5, seed=1, epoch=2)))
         assert same(alone[3:], list(train.epoch(5, seed=1, epoch=2, start=3)))
     assert list(loaded(root, 2).train.epoch(5, seed=1, epoch=2, start=4)) == []
+
+
+def test_processes_of_a_launcher_share_the_cores(
+    root: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Each has at least one worker, and as many as it was told to have."""
+    alone = load(f"imagefolder:{root}").train._workers
+    monkeypatch.setenv("LOCAL_WORLD_SIZE", "1000")
+    assert load(f"imagefolder:{root}").train._workers == 1 <= alone
+    assert loaded(root, 3).train._workers == 3
+
+
+def test_ctrl_c_leaves_the_workers_alone(root: Path) -> None:
+    """A terminal sends it to all processes; the one that reads decides what becomes of the rest."""
+    batches = loaded(root, 1).train.epoch(5, seed=0, epoch=0)
+    next(batches)
+    (worker,) = multiprocessing.active_children()
+    os.kill(worker.pid, signal.SIGINT)
+    assert len(list(batches)) == 3
 
 
 def test_epochs_differ_and_shards_make_up_the_batch(root: Path) -> None:

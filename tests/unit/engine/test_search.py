@@ -139,6 +139,15 @@ def test_a_run_is_no_search(tmp_path: Path) -> None:
     assert not (directory / "search.json").exists()
 
 
+def test_several_processes_are_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """They would share a study, and only the first would give up on a hopeless penalty."""
+    directory = started(tmp_path / "x")
+    monkeypatch.setenv("WORLD_SIZE", "2")
+    with pytest.raises(RunError, match=r"one process.*CUDA_VISIBLE_DEVICES=0 rsprune search"):
+        search_lambda(directory, Watch())
+    assert not (directory / "search.json").exists()
+
+
 def test_the_choice() -> None:
     rows = [Tried(lam, accuracy, 0.5, 0.5, 3, "") for lam, accuracy in
             ((1e-2, None), (1e-3, 0.7), (1e-4, 0.9), (1e-5, 0.95))]  # fmt: skip

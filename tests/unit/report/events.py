@@ -7,6 +7,9 @@ import math
 from pathlib import Path
 from typing import Any
 
+from rsprune.metrics.comparison import LatencyComparison, LatencyRow
+from rsprune.metrics.latency import Latency
+
 LAYERS = ("conv1", "conv2", "conv3", "fc1", "fc2")
 SHAPES = ((32, 1, 3, 3), (64, 32, 3, 3), (64, 64, 3, 3), (128, 256), (10, 128))
 WIDTHS = ((32, 64, 64, 128, 10), (21, 37, 30, 47, 10), (17, 25, 18, 29, 10))
@@ -157,6 +160,18 @@ def cost(number: int) -> dict[str, int]:
     biases = 2 * sum(WIDTHS[number][:3]) + sum(WIDTHS[number][3:])
     macs = sum(layer["macs"] for layer in layers)
     return {"macs": macs, "weights": weights, "params": weights + biases}
+
+
+def latency(reason: str = "no compiler") -> LatencyComparison:
+    """Both models in two runtimes, with two numbers of threads."""
+    macs = cost(0)["macs"] / cost(2)["macs"]
+    rows = []
+    for runtime, threads, ratio in (("torch", 1, 1.5), ("torch", 2, 0.5), ("onnxruntime", 1, 4.0)):
+        slow = Latency(0.004 * ratio, 0.0038 * ratio, 0.0042 * ratio, 50, 3 * 2**20)
+        fast = Latency(0.004, 0.0036, 0.0044, 50, None if threads == 2 else 2**20)
+        rows.append(LatencyRow(runtime, 8, threads, slow, fast, ratio, ratio / macs))
+    machine = {"cpu": "A <fast> processor", "torch": "2.13", "time": "2026-01-15T10:00:00+00:00"}
+    return LatencyComparison(macs, tuple(rows), {"compile": reason}, machine)
 
 
 def write(directory: Path, told: list[dict[str, Any]] | None = None) -> Path:

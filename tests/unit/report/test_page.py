@@ -12,13 +12,16 @@ import pytest
 
 from rsprune.report import write_report
 from tests.browser import Page, find_chromium, opened
-from tests.unit.report.events import events, write
+from tests.unit.report.events import events, latency, write
 
 pytestmark = pytest.mark.skipif(
     find_chromium() is None, reason="no chromium here; on Debian: apt-get install chromium"
 )
 
-FIGURES = {"widths", "sparsity", "penalties", "sparsities", "sizes", "tradeoff", "accuracy", "loss"}
+FIGURES = {
+    "widths", "sparsity", "latency", "penalties", "sparsities", "sizes", "tradeoff", "accuracy",
+    "loss",
+}  # fmt: skip
 DRAWN = (
     "document.querySelectorAll('#{} svg.main-svg :is(.bars path, path.js-line, path.point)').length"
 )
@@ -26,7 +29,9 @@ DRAWN = (
 
 @pytest.fixture(scope="module")
 def report(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    html, _ = write_report(write(tmp_path_factory.mktemp("run")))
+    directory = write(tmp_path_factory.mktemp("run"))
+    latency().write(directory / "latency.json")
+    html, _ = write_report(directory)
     return html
 
 
@@ -55,7 +60,7 @@ def test_every_figure_is_drawn(page: Page) -> None:
     for name in names:
         assert page.evaluate(DRAWN.format(name)) > 0, name
         assert len(page.evaluate(f"document.getElementById('{name}').ariaLabel")) > 20
-    assert page.evaluate("document.querySelectorAll('#sparsity .shapelayer path').length") == 8 + 3
+    assert page.evaluate("document.querySelectorAll('#sparsity .shapelayer path').length") == 8 + 1
 
 
 def test_numbers_are_the_events(page: Page) -> None:

@@ -10,9 +10,9 @@ from typing import Any
 
 import pytest
 
-from rsprune.errors import RsPruneError, RunError, StorageError
+from rsprune.errors import FileFormatError, RsPruneError, RunError, StorageError
 from rsprune.report import numbers, write_report
-from tests.unit.report.events import events, write
+from tests.unit.report.events import events, latency, write
 
 LIMIT = 6_000_000  # bytes
 
@@ -52,7 +52,7 @@ def test_figures_hold_the_events_numbers(tmp_path: Path) -> None:
     ]
     sparsity = {trace["name"]: trace["y"] for trace in plots["sparsity"]["data"]}
     assert [y for y in sparsity["conv2"] if y is not None] == [
-        e["layers"]["conv2.weight"] for e in epochs
+        e["layers"]["conv2.weight"] for e in epochs if e["stage"] == "explore"
     ]
     before, after = plots["widths"]["data"]
     layers = told[-1]["layers"]
@@ -69,10 +69,12 @@ def test_bands_are_the_phases(tmp_path: Path) -> None:
     plots = plots_of(write_report(write(tmp_path))[0])
     shapes = plots["sparsity"]["layout"]["shapes"]
     bands = [(s["name"], s["x0"], s["x1"]) for s in shapes if s["type"] == "rect"]
-    edges = [8.5 + 3 * i for i in range(9)]
+    edges = [0.5 + 3 * i for i in range(9)]  # of the sparse epochs, counted over both rounds
     names = ["prox", "orthant"] * 4
     assert bands == list(zip(names, edges, edges[1:], strict=False))
-    assert [s["x0"] for s in shapes if s["type"] == "line"] == [8.5, 20.5, 32.5]
+    assert [s["x0"] for s in shapes if s["type"] == "line"] == [12.5]
+    lines = [s for s in plots["accuracy"]["layout"]["shapes"] if s["type"] == "line"]
+    assert [s["x0"] for s in lines] == [8.5, 20.5, 32.5]
 
 
 def test_markdown_tables(tmp_path: Path) -> None:
@@ -87,6 +89,58 @@ def test_markdown_tables(tmp_path: Path) -> None:
     assert len(tables) == 4
     for table in tables:
         assert len({row.count("|") for row in table.splitlines()}) == 1
+
+
+def test_which_data_decided(tmp_path: Path) -> None:
+    """Both reports say what accuracies are worth, and when validation is worth less."""
+    told = events()
+    for weights in (None, "/home/someone/trained.pt"):
+        told[0]["recipe"]["weights"] = weights
+        for report in write_report(write(tmp_path, told)):
+            text = report.read_text()
+            assert "Test accuracy is looked at once, after the run is finished" in text
+            assert "the validation split of 143 images, which is cut from the training data" in text
+            assert ("validation accuracy looks better than it is" in text) == bool(weights)
+
+
+def test_top5_is_shown_where_it_was_measured(tmp_path: Path) -> None:
+    """Its rows are there, in full, and only then."""
+    told = events()
+    for report in write_report(write(tmp_path, told)):
+        assert "top-5" not in report.read_text()
+    told[-1]["before"] |= {"test_top5": 0.9289, "validation_top5": 0.931}
+    told[-1]["after"] |= {"test_top5": 0.9189, "validation_top5": 0.925}
+    html, markdown = write_report(write(tmp_path, told))
+    lines = markdown.read_text().splitlines()
+    assert "| test accuracy, top-5 | 92.89 % | 91.89 % | −1.00 points |" in lines  # noqa: RUF001
+    assert "| validation accuracy, top-5 | 93.10 % | 92.50 % | −0.60 points |" in lines  # noqa: RUF001
+    assert 'data-value="0.9189"' in html.read_text()
+
+
+def test_latency_is_shown_where_it_was_measured(tmp_path: Path) -> None:
+    """Its table, its figure and what was left out are there, and only then."""
+    for report in write_report(write(tmp_path)):
+        assert not re.search("Latency</h2>|## Latency", report.read_text())
+    found = latency()
+    found.write(tmp_path / "latency.json")
+    html, markdown = write_report(tmp_path)
+    lines = markdown.read_text().splitlines()
+    assert (
+        "| torch | 8 | 1 | 6.00 ms ±5 % | 4.00 ms ±10 % | 1.50× | 0.27 | 3.0 MB | 1.0 MB |"  # noqa: RUF001
+        in lines
+    )
+    assert any("compile was left out: no compiler" in line for line in lines)
+    assert "A &lt;fast&gt; processor" in html.read_text()
+    plot = plots_of(html)["latency"]
+    assert [trace["name"] for trace in plot["data"]] == ["1 thread", "2 threads"]
+    assert [trace["y"] for trace in plot["data"]] == [[1.5, 4.0], [0.5]]
+    assert plot["layout"]["shapes"][0]["y0"] == found.macs
+
+
+def test_a_damaged_latency_file_is_named(tmp_path: Path) -> None:
+    (write(tmp_path) / "latency.json").write_text("{")
+    with pytest.raises(FileFormatError, match=r"latency\.json.*Delete it"):
+        write_report(tmp_path)
 
 
 def test_names_are_escaped(tmp_path: Path) -> None:

@@ -14,10 +14,13 @@ _LOGGERS = ("torch.onnx", "torch.export", "onnxscript", "onnx_ir")
 @contextmanager
 def quiet() -> Iterator[None]:
     """Without warnings, logs and prints; errors are raised as ever."""
-    loggers = [logging.getLogger(name) for name in _LOGGERS]
+    root = logging.getLogger()
+    loggers = [root, *map(logging.getLogger, _LOGGERS)]  # onnxruntime's tools use the root
     levels = [logger.level for logger in loggers]
     for logger in loggers:
         logger.setLevel(logging.CRITICAL)
+    nobody = logging.NullHandler()  # else the first message would configure logging for good
+    root.addHandler(nobody)
     try:
         with (
             warnings.catch_warnings(),
@@ -27,5 +30,6 @@ def quiet() -> Iterator[None]:
             warnings.simplefilter("ignore")
             yield
     finally:
+        root.removeHandler(nobody)
         for logger, level in zip(loggers, levels, strict=True):
             logger.setLevel(level)

@@ -1,0 +1,175 @@
+"""What makes the difference: one change at a time, at equal budgets, in one table.
+
+    python benchmarks/ablation.py --weights resnet20.pt [--only base 'select*'] [--seeds 1]
+    python benchmarks/ablation.py --weights resnet20.pt --table      # what is finished so far
+
+ResNet-20 on CIFAR-10 from trained weights, to half of its MACs, with 12,500 of the training images
+(a fifth of them for validation; --images takes another number) and all 10,000 test images. Each
+cell is a run in its own directory under --out: stop the benchmark and start it again as you like.
+Every key of a recipe changes the base, e.g. --explore.lam 2e-3 --finetune.epochs 12 --compile true;
+--table takes the same options as the run.
+
+All cells have the same number of epochs: several rounds share those of exploring, and the zeros are
+those of the last. Three changes are not all that they seem:
+
+- With a target, epsilon only keeps widths from falling below a floor, and matters less.
+- HSPG with zero-groups removes what became zero and has no target: look at the MACs it reached. Its
+  lambda is 20 times the base's, since it acts on the norm of a unit and not on a weight.
+- A network that is initialised anew has the learning rate and the epochs of a fine-tuning.
+
+Choices are made on validation accuracy; test accuracy is reported. Weights that were trained on all
+training images have seen the validation images too: that column says which cell is better, not how
+good it is. Minutes are those of the training epochs.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+sys.path.insert(0, str(Path(__file__).parents[1]))
+from benchmarks.cells import (
+    Cell,
+    base_recipe,
+    changed,
+    chosen,
+    ending,
+    make_parser,
+    mean,
+    minutes,
+    percent,
+    print_table,
+    ratio,
+    work_off,
+)
+from rsprune.engine.recipe import RATIO_ONLY, Compress, Recipe
+from rsprune.engine.run import execute
+from rsprune.errors import InvalidParameterError
+
+BASE = {
+    "loading.validation": "0.2",
+    "explore.epochs": "6",  # one, two and three rounds share them
+    "explore.lam": "1e-3",
+    "compress.unit": "block",
+    "finetune.epochs": "6",
+}
+ROUNDS = (1, 2, 3)
+HSPG_TIMES = 20
+HEADS = (
+    "change", "zeros after exploring", "validation accuracy", "test accuracy", "fewer MACs",
+    "minutes",
+)  # fmt: skip
+Change = Mapping[str, object]  # values by key of the recipe
+
+
+def changes(base: Recipe) -> dict[str, dict[str, Change]]:
+    """What is changed, by factor and value; some value of a factor may be the base's own."""
+    explore = base.explore
+    odd = [n for n in ROUNDS if explore.epochs % n]
+    if odd:
+        raise InvalidParameterError(
+            "the ablation", "explore.epochs", f"divisible by {odd[0]}", explore.epochs,
+            "The rounds share the epochs equally.",
+        )  # fmt: skip
+    lambdas = (explore.lam / 2, explore.lam, explore.lam * 2)
+    share, usual = explore.epochs / 6, Compress()  # type: ignore[call-arg]
+    return {
+        "lambda": {f"{lam:g}": {"explore.lam": lam} for lam in lambdas},
+        "rounds": {
+            str(n): {
+                "recursion.rounds": n,
+                "explore.epochs": explore.epochs // n,
+                "explore.prox_epochs": explore.prox_epochs / n,
+            }
+            for n in ROUNDS
+        },
+        "epsilon": {f"{value:g}": {"compress.epsilon": value} for value in (0.05, 0.1, 0.3)},
+        "select": {
+            name: {"compress.select": name}
+            for name in ("magnitude", "nonzeros", "thinet", "random")
+        },
+        "weights": {"inherited": {"compress.inherit": True}, "anew": {"compress.inherit": False}},
+        "optimizer": {
+            **{name: {"explore.optimizer": name} for name in ("obprox-sg", "prox-sg", "rda")},
+            "hspg-zero-groups": {
+                **{f"compress.{key}": getattr(usual, key) for key in RATIO_ONLY},
+                "compress.mode": "zero-groups",
+                "explore.optimizer": "hspg",
+                "explore.lam": HSPG_TIMES * explore.lam,
+            },
+        },
+        "prox-share": {
+            **{
+                f"{100 * part:g}": {
+                    "explore.prox_epochs": part * explore.epochs, "explore.orthant_epochs": 0.0,
+                }
+                for part in (0.25, 0.5, 0.75)
+            },
+            "alternating": {"explore.prox_epochs": share, "explore.orthant_epochs": share},
+        },
+        "distillation": {
+            "on": {"finetune.distill": base.finetune.distill or 0.5},
+            "off": {"finetune.distill": 0.0},
+        },
+        "unit": {name: {"compress.unit": name} for name in ("block", "layer")},
+    }  # fmt: skip
+
+
+def rows(base: Recipe) -> dict[str, tuple[str, Recipe]]:
+    """For every row of the table, the cell that it shows and that cell's recipe."""
+    found = {"base": ("base", base)}
+    cells = {base.to_toml(): "base"}
+    for factor, values in changes(base).items():
+        for value, change in values.items():
+            row, recipe = f"{factor}-{value}", changed(base, change)
+            found[row] = cells.setdefault(recipe.to_toml(), row), recipe
+    return found
+
+
+def cells_of(table: Mapping[str, tuple[str, Recipe]], out: Path, seeds: int) -> list[Cell]:
+    """The cells of some rows: each once for every seed."""
+    recipes = dict(table.values())
+    return [
+        Cell(name, changed(recipe, {"seed": seed}), out / name / f"seed-{seed}")
+        for seed in range(seeds)
+        for name, recipe in recipes.items()
+    ]
+
+
+def figures(cells: Sequence[Cell]) -> list[str]:
+    """The row of a cell, over its finished seeds."""
+    done = [cell for cell in cells if cell.finish is not None]
+    if not done:
+        return ["not run"] + [""] * (len(HEADS) - 2)
+    finishes = [cell.finish or {} for cell in done]
+    zeros = [(cell.log.find("round") or {}).get("sparsity") for cell in done]
+    found = [share for share in zeros if share is not None]
+    return [
+        f"{mean(found):.1%}" if found else "diverged",
+        percent(finishes, "validation_accuracy"),
+        percent(finishes, "test_accuracy"),
+        ratio(finishes),
+        minutes(finishes),
+    ]
+
+
+def main(arguments: Sequence[str] | None = None) -> None:
+    parser = make_parser(__doc__, "runs/ablation", 12_500)
+    options, rest = parser.parse_known_args(arguments)
+    with ending():
+        table = rows(base_recipe(options, rest, BASE))
+        table = {row: table[row] for row in chosen(table, options.only)}
+        cells = cells_of(table, options.out, options.seeds)
+        for cell in cells:
+            cell.check()
+        if not options.table:
+            work_off(cells, lambda cell, display: execute(cell.directory, display))
+    by_name = {name: [cell for cell in cells if cell.name == name] for name, _ in table.values()}
+    labels = {row: row if row == name else f"{row} (= {name})" for row, (name, _) in table.items()}
+    body = [[labels[row], *figures(by_name[name])] for row, (name, _) in table.items()]
+    print_table(HEADS, body, cells)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,162 @@
+"""What ``rsprune export`` exports: the model of a run or of a file, with inputs and facts."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Callable
+from dataclasses import dataclass
+from itertools import islice
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+import rsprune
+from rsprune.cli.settings import Options, recipe_and_file
+from rsprune.cli.sizes import parse_sizes
+from rsprune.data import Data
+from rsprune.data import load as load_data
+from rsprune.engine.evaluate import accuracy
+from rsprune.engine.machine import Machine
+from rsprune.engine.network import build_network
+from rsprune.engine.recipe import Recipe
+from rsprune.errors import DataError, RecipeError
+from rsprune.exporting import Exported
+from rsprune.models import build, input_shape
+from rsprune.report.read import EVENTS, read_run
+from rsprune.report.run import Run
+
+_OWNER = "rsprune export"
+_OTHERS = ("input", "format", "out", "fold", "int8", "force", "json")  # that are no keys
+_REMEDY = "E.g. --input 3x224x224, without the batch."
+_INPUTS = 8  # on which file and model are compared first
+_CALIBRATION_BATCHES, _CALIBRATION_BATCH = 8, 32  # training images for int8
+
+
+@dataclass(frozen=True)
+class Exportable:
+    """A compressed model that can be exported.
+
+    Attributes:
+        slim: the model.
+        full: the full-size one it was loaded into.
+        example: inputs to compare on.
+        inputs: what these are, in words.
+        texts: what the file is to say about itself.
+        recipe: that names the model and the data.
+        data: None if there are none.
+    """
+
+    slim: nn.Module
+    full: nn.Module
+    example: Tensor
+    inputs: str
+    texts: dict[str, str]
+    recipe: Recipe
+    data: Data | None = None
+
+    def export(self, path: Path, kind: str, *, fold: bool = False, force: bool) -> Exported:
+        """Write the model as it is."""
+        return rsprune.export(
+            self.slim, self.example, path, format=kind, fold=fold, metadata=self.texts, force=force,
+            full=self.full if kind == "safetensors" else None,
+        )  # fmt: skip
+
+    def quantise(self, path: Path, *, force: bool) -> Exported:
+        """Write it in 8 bits, calibrated with training images and measured on test images."""
+        if self.data is None:
+            raise RecipeError(
+                ["--int8: there is no calibration data; name the data, e.g. --data digits."]
+            )
+        epoch = self.data.train.epoch(_CALIBRATION_BATCH, seed=self.recipe.seed, epoch=0)
+        batches = [images for images, _ in islice(epoch, _CALIBRATION_BATCHES)]
+        return rsprune.export(
+            self.slim, self.example, path, int8=batches, metadata=self.texts, force=force,
+            evaluate=_accuracy_on(self.data, self.recipe),
+        )  # fmt: skip
+
+
+def of_run(directory: Path, options: Options) -> Exportable:
+    """The model of a finished run, with test images; without its data, with random inputs."""
+    recipe, file = recipe_and_file(directory, options, _OTHERS)
+    run = read_run(directory) if (directory / EVENTS).exists() else None
+    texts = _texts(recipe, directory, run)
+    try:
+        return _with_data(recipe, file, texts)
+    except DataError:
+        if run is None or run.start.classes is None:
+            raise
+    shape = run.start.input_shape
+    full = build_network(recipe, run.start.classes, shape)
+    return _without_data(recipe, full, file, shape, texts)
+
+
+def of_file(file: Path, options: Options, sizes: str) -> Exportable:
+    """The model of a file of weights, with test images where the options name data.
+
+    Args:
+        file: that ``rsprune.save`` wrote.
+        options: keys of a recipe, the model among them.
+        sizes: one input, if there are no data and it is not the model's usual one.
+    """
+    recipe, _ = recipe_and_file(file, options, _OTHERS)
+    texts = {"name": recipe.model}
+    if "data" in options:
+        if sizes:
+            raise RecipeError(["--input: the data have their own size; leave it out."])
+        return _with_data(recipe, file, texts)
+    shape = parse_sizes(_OWNER, sizes, _REMEDY) if sizes else input_shape(recipe.model)
+    return _without_data(recipe, build(recipe.model, **recipe.model_options), file, shape, texts)
+
+
+def _with_data(recipe: Recipe, file: Path, texts: dict[str, str]) -> Exportable:
+    data = load_data(recipe.data, seed=recipe.seed, **recipe.loading.model_dump())
+    full = build_network(recipe, data.classes, data.input_shape)
+    images, _ = next(iter(data.test.in_order(_INPUTS)))
+    slim = rsprune.load(full, file)
+    return Exportable(slim, full, images, "test images", texts, recipe, data)
+
+
+def _without_data(
+    recipe: Recipe, full: nn.Module, file: Path, shape: tuple[int, ...], texts: dict[str, str]
+) -> Exportable:
+    numbers = torch.randn(_INPUTS, *shape, generator=torch.Generator().manual_seed(0))
+    return Exportable(rsprune.load(full, file), full, numbers, "random inputs", texts, recipe)
+
+
+def _texts(recipe: Recipe, directory: Path, run: Run | None) -> dict[str, str]:
+    """What is known of a run's model: its name, its data, its recipe, its accuracy."""
+    source, colon, rest = recipe.data.partition(":")
+    contents = (directory / "recipe.toml").read_bytes()
+    texts = {
+        "name": recipe.model,
+        "data": f"{source}{colon}{Path(rest).name}",  # not where a folder is on this machine
+        "recipe_sha256": hashlib.sha256(contents).hexdigest(),
+    }
+    if run is not None and run.finish is not None:
+        after = run.finish.after
+        known = {
+            "validation_accuracy": after.validation_accuracy,
+            "test_accuracy": after.test_accuracy,
+        }
+        texts |= {name: json.dumps(value) for name, value in known.items() if value is not None}
+    return texts
+
+
+def _accuracy_on(data: Data, recipe: Recipe) -> Callable[[Callable[..., Any]], float]:
+    """Measures the test accuracy of whatever is called like the model."""
+    machine = Machine(recipe.model_copy(update={"device": "cpu", "precision": "no"}))
+    return lambda run: accuracy(_Called(run), data.test, machine)
+
+
+class _Called(nn.Module):
+    """A function as a module."""
+
+    def __init__(self, run: Callable[..., Any]) -> None:
+        super().__init__()
+        self.run = run
+
+    def forward(self, images: Tensor) -> Any:
+        return self.run(images)

@@ -1,0 +1,116 @@
+"""The files: ONNX, a ``torch.export`` program, safetensors.
+
+Each format makes a file in memory and loads it again, so that what is compared with the model is
+what will be written.
+"""
+
+from __future__ import annotations
+
+import io
+import json
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from importlib import import_module
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.export import ExportedProgram
+from torch.utils._pytree import tree_flatten, tree_unflatten
+
+from rsprune.errors import ExportError
+from rsprune.exporting.int8 import quantise
+from rsprune.runtimes.batches import Inputs
+from rsprune.runtimes.onnx import Session, to_onnx, valid
+from rsprune.runtimes.program import reason
+from rsprune.runtimes.quiet import quiet
+from rsprune.shadow import Arguments
+from rsprune.structure.files import load, save
+
+METADATA = "metadata.json"  # in a .pt2 file: torch.export.load(path, extra_files={METADATA: ""})
+Texts = Mapping[str, str]
+
+
+@dataclass(frozen=True)
+class File:
+    """A file that is not written yet.
+
+    Attributes:
+        data: its contents.
+        run: the model it holds, called as the original is.
+    """
+
+    data: bytes
+    run: Callable[..., Any]
+
+
+Make = Callable[[Texts], File]
+"""Makes a file with these texts in it; the long work is done."""
+
+
+def onnx_file(
+    program: ExportedProgram, inputs: Inputs, like: Any, batches: Sequence[Arguments] | None
+) -> Make:
+    """For onnxruntime.
+
+    Args:
+        program: what to write.
+        inputs: those it was captured with.
+        like: an output of the model.
+        batches: to calibrate with, for a file in 8 bits.
+    """
+    plain = to_onnx(program, inputs)
+    converted = plain if batches is None else quantise(plain, batches)
+
+    def make(texts: Texts) -> File:
+        data = valid(import_module("onnx").load_from_string(converted), texts)
+        session = Session(data)
+
+        def run(*args: Any, **kwargs: Any) -> Any:
+            return _arranged(session(*args, **kwargs), like)
+
+        return File(data, run)
+
+    return make
+
+
+def _arranged(outputs: list[Tensor], like: Any) -> Any:
+    """A flat list of outputs in the structure of the model's own."""
+    leaves, structure = tree_flatten(like)
+    rest = iter(outputs)
+    found = [next(rest, None) if isinstance(leaf, Tensor) else leaf for leaf in leaves]
+    return tree_unflatten(found, structure)
+
+
+def pt2_file(program: ExportedProgram) -> Make:
+    """For ``torch.export.load``."""
+
+    def make(texts: Texts) -> File:
+        buffer = io.BytesIO()
+        try:
+            with quiet():
+                torch.export.save(program, buffer, extra_files={METADATA: json.dumps(dict(texts))})
+                buffer.seek(0)
+                again = torch.export.load(buffer).module()
+        except Exception as error:
+            raise ExportError(f"torch.export cannot save the model: {reason(error)}.") from error
+        return File(buffer.getvalue(), again)
+
+    return make
+
+
+def safetensors_file(model: nn.Module, full: nn.Module | None) -> Make:
+    """For ``rsprune.load``, into ``full`` or, without it, into the model itself."""
+
+    def make(texts: Texts) -> File:
+        own = {"model": type(model).__qualname__}  # which save writes anyway
+        others = dict(texts.items() - own.items())
+        with TemporaryDirectory() as directory:
+            path = Path(directory) / "model.safetensors"
+            save(model, path, metadata=others)
+            again = load(full or model, path).eval()
+            return File(path.read_bytes(), again)
+
+    return make

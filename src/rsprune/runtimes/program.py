@@ -1,0 +1,47 @@
+"""A model's computation as ``torch.export`` sees it."""
+
+from __future__ import annotations
+
+import torch
+from torch import nn
+from torch.export import ExportedProgram
+
+from rsprune.errors import ExportError
+from rsprune.runtimes.batches import Inputs, tensors_of
+from rsprune.runtimes.quiet import quiet
+
+
+def capture(model: nn.Module, inputs: Inputs) -> ExportedProgram:
+    """The program of ``model``, in evaluation mode, for batches of any size.
+
+    It shares the model's parameters, and does not say where the model's source code is.
+    """
+    args, kwargs = inputs.of(max(inputs.batch, 2))  # torch takes a batch of one for a constant
+    failure: Exception | None = None
+    for strict in (False, True):  # each way manages some models that the other does not
+        try:
+            with quiet():
+                program = torch.export.export(
+                    model, args, kwargs, dynamic_shapes=inputs.dynamic(), strict=strict
+                )
+        except Exception as error:
+            failure = failure or error
+            continue
+        for module in program.graph_module.modules():
+            for node in module.graph.nodes if isinstance(module, torch.fx.GraphModule) else ():
+                node.meta.pop("stack_trace", None)
+        return program
+    assert failure is not None
+    why = reason(failure)
+    if "Constraints violated" in why:
+        size = len(tensors_of((args, kwargs))[0])
+        why = f"its code takes the size of the batch, {size}, for a constant"
+    raise ExportError(f"The model cannot be exported: {why}.") from failure
+
+
+def reason(error: BaseException) -> str:
+    """The first line of what was wrong in the first place; torch wraps it in advice."""
+    while error.__cause__ is not None:
+        error = error.__cause__
+    lines = str(error).strip().splitlines() or [type(error).__name__]
+    return lines[0].strip().rstrip(".")
