@@ -12,6 +12,9 @@ from rsprune.cli.app import run
 from rsprune.engine.recipe import read_recipe
 
 RECIPES = Path(__file__).parents[2] / "recipes"
+FILES = (
+    "model.safetensors", "model.onnx", "report.html", "report.md", "history.json", "latency.json",
+)  # fmt: skip
 
 
 @pytest.mark.parametrize("path", sorted(RECIPES.glob("*.toml")), ids=lambda path: path.stem)
@@ -35,5 +38,6 @@ def test_demo_compresses_five_times_at_half_a_point(
     before, after = found["before"], found["after"]
     assert before["macs"] >= 5 * after["macs"]
     assert before["test_accuracy"] - after["test_accuracy"] <= 0.005
-    for name in ("model.safetensors", "model.onnx", "report.html", "report.md", "history.json"):
+    assert [row["runtime"] for row in found["latency"]] == ["torch", "onnxruntime"]
+    for name in FILES:
         assert (tmp_path / "run" / name).is_file()

@@ -13,21 +13,42 @@ import torch.distributed
 
 from tests.integration.killing import OPTIONS, events
 
+ROOT = Path(__file__).parents[2]
 
-@pytest.mark.skipif(not torch.distributed.is_available(), reason="torch without torch.distributed")
-def test_two_processes_finish_a_run(tmp_path: Path) -> None:
-    settings = [f"--{key}={value}" for key, value in OPTIONS.items()]
-    command = [
-        sys.executable, "-m", "torch.distributed.run", "--nproc_per_node", "2", "--standalone",
-        "-m", "rsprune.cli", "compress", "--out", str(tmp_path / "run"), *settings,
-        "--device=cpu", "--onnx=false", "--json",
-    ]  # fmt: skip
+
+pytestmark = pytest.mark.skipif(
+    not torch.distributed.is_available(), reason="torch without torch.distributed"
+)
+
+
+def two(*module: str) -> str:
+    """What a module prints in two processes."""
+    launcher = ["torch.distributed.run", "--nproc_per_node", "2", "--standalone"]
     done = subprocess.run(
-        command, env={**os.environ, "OMP_NUM_THREADS": "1"}, capture_output=True, text=True,
+        [sys.executable, "-m", *launcher, "-m", *module],
+        env={**os.environ, "OMP_NUM_THREADS": "1"}, cwd=ROOT, capture_output=True, text=True,
         timeout=300, check=False,
     )  # fmt: skip
     assert done.returncode == 0, done.stderr
-    found = json.loads(done.stdout)
+    return done.stdout
+
+
+def test_they_end_with_the_same_network(tmp_path: Path) -> None:
+    """Also with the same statistics in its norms, which each took from its own images."""
+    two("tests.integration.agreeing", str(tmp_path))
+    for name in ("plain", "averaged"):
+        one, other = (tmp_path / f"{name}-{rank}.safetensors" for rank in (0, 1))
+        assert one.read_bytes() == other.read_bytes(), name
+
+
+def test_two_processes_finish_a_run(tmp_path: Path) -> None:
+    settings = [f"--{key}={value}" for key, value in OPTIONS.items()]
+    found = json.loads(
+        two(
+            "rsprune.cli", "compress", "--out", str(tmp_path / "run"), *settings,
+            "--device=cpu", "--onnx=false", "--json",
+        )
+    )  # fmt: skip
     assert found["after"]["macs"] < found["before"]["macs"]
     epochs = [e["epoch"] for e in events(tmp_path / "run") if e["event"] == "epoch"]
     assert epochs == [1, 2, 1, 2, 3, 1, 2, 3, 1, 2]

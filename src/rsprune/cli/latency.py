@@ -13,7 +13,7 @@ import torch
 import typer
 from rich.box import SIMPLE_HEAD
 from rich.console import Console
-from rich.progress import BarColumn, MofNCompleteColumn, TextColumn, TimeElapsedColumn
+from rich.progress import BarColumn, MofNCompleteColumn, TextColumn
 from rich.progress import Progress as Bar
 from rich.table import Table
 from torch import Tensor, nn
@@ -184,15 +184,15 @@ def _counts(option: str, text: str) -> tuple[int, ...]:
 
 @contextmanager
 def _shown(console: Console) -> Iterator[Progress]:
-    """A bar on a terminal; elsewhere nothing."""
+    """A bar on a terminal; elsewhere nothing. It moves between rows alone, not to disturb them."""
     bar = Bar(
         TextColumn("{task.description}"), BarColumn(bar_width=24), MofNCompleteColumn(),
-        TimeElapsedColumn(), console=console, disable=not console.is_terminal, transient=True,
+        console=console, disable=not console.is_terminal, transient=True, auto_refresh=False,
     )  # fmt: skip
     with bar:
         task = bar.add_task("", total=None)
         yield lambda done, total, what: bar.update(
-            task, completed=done, total=total, description=what
+            task, completed=done, total=total, description=what, refresh=True
         )
 
 

@@ -192,10 +192,10 @@ def plan(
     )  # fmt: skip
 
 
-def check_latency(
+def check_measuring(
     model: nn.Module, graph: ChannelGraph, options: Options, clock: Clock | None = None
 ) -> None:
-    """Refuse a target of latency that not even the smallest widths meet."""
+    """Refuse a model that the runtime does not take, and a target that the least widths miss."""
     unit, drivers = find_drivers(model, graph, options.unit)
     rooms = _rooms(graph, drivers, options.floor, options.step)
     stopwatch = Stopwatch(model, graph, clock or machine(model, graph, options))

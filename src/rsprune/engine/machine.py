@@ -8,6 +8,7 @@ from typing import Any
 import torch
 from accelerate import Accelerator
 from accelerate.state import AcceleratorState
+from accelerate.utils import broadcast
 from torch import Tensor, nn
 
 from rsprune.engine.recipe import Recipe
@@ -81,6 +82,12 @@ class Machine:
         """The sum of a tensor over all processes."""
         summed: Tensor = self._accelerator.reduce(values, reduction="sum")
         return summed
+
+    def agree(self, module: nn.Module) -> None:
+        """Give all processes the first one's buffers; norms took statistics of their own images."""
+        if self.shard[1] > 1:
+            for buffer in module.buffers():
+                broadcast(buffer)
 
     def wait(self) -> None:
         """Until all processes are here."""

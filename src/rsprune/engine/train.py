@@ -189,7 +189,7 @@ class _Stage:
             self.machine.clip(self.model, self.job.settings.clip)
         with torch.no_grad():
             right = (scores.argmax(1) == labels).sum()
-            count = torch.tensor(len(labels), device=labels.device)
+            count = torch.full_like(right, len(labels))  # a copy would make a GPU wait
             self.sums += torch.stack([loss.float() * count, right, count])
         return loss
 
@@ -218,7 +218,7 @@ class _Stage:
     # -- what the run hears of it -----------------------------------------------------------
 
     def _look(self) -> None:
-        loss, right, seen = self.sums.tolist()
+        loss, right, seen = self.machine.total(self.sums).tolist()  # all diverge, or none does
         if not abs(loss) < float("inf"):  # NaN too
             job = self.job
             raise DivergenceError(
@@ -229,6 +229,8 @@ class _Stage:
 
     def _finish_epoch(self, seconds: float) -> None:
         loss, right, seen = self.machine.total(self.sums).tolist()
+        for module in self.checkpoint.modules.values():
+            self.machine.agree(module)
         best = self.average.module if self.average is not None else self.model
         zeros = sparsity(self.model)
         self.position = Position(epoch=self.position.epoch + 1)

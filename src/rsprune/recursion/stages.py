@@ -6,6 +6,7 @@ Files and records are named after the round: ``round-0.explored`` is M^0 after s
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Callable, Iterable
 from dataclasses import asdict, dataclass, replace
 from typing import Any
@@ -14,8 +15,8 @@ import torch
 from torch import nn
 
 from rsprune.compression import Compressed, compress_with_plan, layer_sparsity
-from rsprune.compression.widths import check_latency, machine
-from rsprune.errors import DivergenceError
+from rsprune.compression.widths import check_measuring
+from rsprune.errors import DivergenceError, RsPruneWarning
 from rsprune.metrics.macs import profile
 from rsprune.recursion.callables import scored, trained
 from rsprune.recursion.result import Round, Size, Width
@@ -76,14 +77,14 @@ class Stages:
 
     def _check_times(self) -> None:
         settings, model = self.settings, self.state.fetch(GIVEN)
-        graph = trace(model, self.inputs)
-        if settings.target_latency is None:
-            machine(model, graph, settings.options()).models([])
-            return
-        for rounds in {1, settings.rounds}:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", RsPruneWarning)  # the real cuts repeat what matters
+            graph = trace(model, self.inputs)
+        target = settings.target_latency
+        for rounds in dict.fromkeys((settings.rounds, 1)) if target is not None else (1,):
             epsilon = float(settings.cut["epsilon"]) ** rounds
-            aim = float(settings.target_latency) ** (rounds / settings.rounds)
-            check_latency(model, graph, settings.options(epsilon=epsilon, target_latency=aim))
+            aim = None if target is None else float(target) ** (rounds / settings.rounds)
+            check_measuring(model, graph, settings.options(epsilon=epsilon, target_latency=aim))
 
     def baseline(self) -> float:
         """The accuracy of the given model."""

@@ -87,7 +87,7 @@ class Hungry(nn.Module):
 
 @pytest.mark.skipif(sys.platform != "linux", reason="measured on Linux alone")
 def test_memory() -> None:
-    """It is that of the weights and of one run, give or take a few pages that each thread and processor counts."""
+    """It is that of the weights and of one run, give or take some pages."""
     models = {"some": Hungry(2**24), "more": Hungry(2**26)}
     found = latency(models, torch.zeros(1), runs=2, threads=1, memory=True)
     for name, model in models.items():
