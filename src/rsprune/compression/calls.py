@@ -81,7 +81,7 @@ class _Finder(Observer):
         super().__init__()
         self.shadow = shadow
         self.uses: list[Use] = []
-        parameters = dict(shadow.model.named_parameters())
+        parameters = {n: t for n, t in shadow.tensors.items() if isinstance(t, nn.Parameter)}
         self.names = {storage_of(parameter): name for name, parameter in parameters.items()}
         self.shapes = {name: tuple(parameter.shape) for name, parameter in parameters.items()}
 
@@ -91,7 +91,7 @@ class _Finder(Observer):
             self._convolution(out, *args)
         elif func is _aten.addmm.default:
             self._product(*args[1:3])
-        elif func is _aten.mm.default:
+        elif func in (_aten.mm.default, _aten.bmm.default):  # of a batch with one weight, too
             self._product(*args[:2])
 
     def _convolution(
@@ -119,15 +119,15 @@ class _Finder(Observer):
         self.uses.append(Use(name, call, inputs, outputs))
 
     def _product(self, x: Tensor, weight: Tensor) -> None:
-        """``x`` of shape (rows, inputs) times ``weight`` of shape (inputs, outputs)."""
+        """``x`` of shape (..., inputs) times ``weight`` of shape (..., inputs, outputs)."""
         name = self._name(weight)
         if name is None:
             return
-        parameter = self.shadow.model.get_parameter(name)
-        straight = weight.stride() == parameter.stride()
-        if self.shapes[name] != tuple(weight.shape if straight else weight.shape[::-1]):
+        shape, stride = tuple(weight.shape[-2:]), weight.stride()[-2:]
+        straight = stride == self.shadow.tensors[name].stride()
+        if self.shapes[name] != (shape if straight else shape[::-1]):
             return
-        rows = x.shape[0]
+        rows = x.numel() // x.shape[-1]
         call = Call(rows, (), (), (), (), (), (), False, 1, 0, x.dtype)
         inputs, outputs = Side(int(not straight), 1, rows), Side(int(straight), 1, rows)
         self.uses.append(Use(name, call, inputs, outputs))

@@ -19,7 +19,7 @@ from rsprune.compression.cost import as_inputs
 from rsprune.errors import ExportError
 from rsprune.metrics.latency import take_turns
 from rsprune.runtimes.batches import Inputs, tensors_of
-from rsprune.runtimes.onnx import Session, to_onnx
+from rsprune.runtimes.onnx import Session, require_onnx, to_onnx
 from rsprune.runtimes.program import capture
 from rsprune.runtimes.ready import ready, torch_threads
 from rsprune.runtimes.resize import resized
@@ -67,6 +67,7 @@ class MachineClock:
     @cached_property
     def _file(self) -> bytes:
         """The given model as ONNX."""
+        require_onnx()
         return to_onnx(capture(self._full, self._inputs), self._inputs)
 
     @cached_property

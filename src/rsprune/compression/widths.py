@@ -144,7 +144,7 @@ def plan_widths(
         runtime: what times are measured in: ``"torch"``, ``"compile"`` (torch.compile) or
             ``"onnxruntime"``.
         batch: the size of the batch that is timed: the example inputs, repeated.
-        threads: how many the runtime uses; None leaves it to the runtime.
+        threads: how many the runtime uses; None is torch's present number.
 
     Raises:
         InvalidParameterError: if a target cannot be met; the message names the closest that can.

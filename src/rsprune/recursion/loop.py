@@ -228,13 +228,14 @@ def _rehearsed(
             OWNER, "model", "a module with convolution or linear layers", type(model).__name__
         )
     options = {**settings.cut, "batches": batches, **settings.targets(0, full, full)}
-    if options["mode"] == "ratio":  # to measure takes time: the first stage does it, once
+    ratio = options["mode"] == "ratio"
+    if ratio:  # to measure takes time: the first stage does it, once
         options |= {"target_latency": None, "round_to": settings.options().step}
-    if options["select"] == "thinet" and options["mode"] == "ratio":  # slow, and not needed here
+    if options["select"] == "thinet" and ratio:  # slow, and not needed here
         options |= {"select": "magnitude", "batches": None}
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", RsPruneWarning)  # the real cuts repeat what matters
-        if settings.aimed:  # whether all rounds together can get there
+        if settings.aimed and ratio:  # whether all rounds together can get there
             targets = {name: getattr(settings, name) for name in ("target_macs", "target_params")}
             floor = float(options["epsilon"]) ** settings.rounds
             cut_model(model, inputs, 0, **{**options, **targets, "epsilon": floor})

@@ -126,9 +126,11 @@ class PruneResult:
         return "\n".join([_aligned(rows), f"stopped: {self.stopped}", self._summary()])
 
     def _summary(self) -> str:
+        times = [one.latency for one in self.history if one.round == self.best]
+        time = "".join(f"time {share:.1%}, " for share in times if share is not None)
         return (
             f"MACs {_ratio(self.before.macs, self.after.macs)}, "
-            f"weights {_ratio(self.before.weights, self.after.weights)}, "
+            f"weights {_ratio(self.before.weights, self.after.weights)}, {time}"
             f"accuracy {self.baseline:.4f} -> {self.accuracy:.4f}"
         )
 

@@ -68,11 +68,11 @@ def test_the_file_is_that_of_the_narrow_model_but_for_its_numbers() -> None:
     slim = halved(model)
     assert slim.depthwise.groups == 8  # type: ignore[union-attr]
     load = import_module("onnx").load_from_string
-    quick, proper = load(resized(converted(model), model, slim)).graph, load(converted(slim)).graph
+    data = resized(converted(model), model, slim)
+    quick, proper = load(data).graph, load(converted(slim)).graph
     assert [node.op_type for node in quick.node] == [node.op_type for node in proper.node]
     assert [t.dims for t in quick.initializer] == [t.dims for t in proper.initializer]
-    session = Session(resized(converted(model), model, slim))
-    assert [tuple(out.shape) for out in session(X[:1])] == [(1, 4)]
+    assert [tuple(out.shape) for out in Session(data)(X[:1])] == [(1, 4)]
 
 
 def test_widths_in_other_places_make_a_file_that_does_not_run() -> None:
