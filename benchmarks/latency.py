@@ -1,6 +1,6 @@
 """Whether fewer multiply-accumulates are less time, and whether a target of latency is met.
 
-    python benchmarks/latency.py [--tables widths,targets] [--runs 100] [--round-to auto]
+    python benchmarks/latency.py [--tables widths,targets] [--runs 100] [--round-to 8]
                                  [--networks resnet50,...] [--runtimes torch,...] [--threads 1]
 
 Widths: VGG16 for CIFAR-10 with the widths of the paper's row RSP (random weights), on onnxruntime:
@@ -136,7 +136,7 @@ def main() -> None:
     parser.add_argument(
         "--runs", type=int, default=100, help="of each model in the last measurement"
     )
-    parser.add_argument("--round-to", default="1", help="of the networks with targets")
+    parser.add_argument("--round-to", default="8", help="of the networks with targets, or auto")
     parser.add_argument("--networks", type=listed, default=list(NETWORKS))
     parser.add_argument("--runtimes", type=listed, default=list(RUNTIMES))
     parser.add_argument("--threads", type=int, default=1, help="of the networks with targets")

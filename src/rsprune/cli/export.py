@@ -77,12 +77,13 @@ def export(
     small = subject.quantise(path.with_suffix(".int8.onnx"), force=force) if int8 else None
     stays = int8 and path.exists() and not force  # a run has written model.onnx itself
     plain = None if stays else subject.export(path, kind, fold=fold, force=force)
+    written = [done for done in (plain, small) if done is not None]
     if as_json:
-        facts = _facts(plain) if small is None else {**_facts(small), "float": _facts(plain)}
-        typer.echo(json.dumps({**facts, "inputs": subject.inputs}, indent=2))
+        facts = {"inputs": subject.inputs, "files": [_facts(done) for done in written]}
+        typer.echo(json.dumps(facts, indent=2))
         return
-    for done in filter(None, (plain, small)):
-        typer.echo(f"{done} (on {subject.inputs})")
+    for done in written:
+        typer.echo(f"{done}; compared on {subject.inputs}")
     if stays:
         typer.echo(f"{path}: exists already, and stays as it is")
 
@@ -112,10 +113,8 @@ def _place(target: Path, out: Path | None, format: str | None) -> tuple[Path, st
     return target / f"model.{kind}" if target.is_dir() else target.with_suffix(f".{kind}"), kind
 
 
-def _facts(done: Exported | None) -> dict[str, Any]:
-    """A file, for programs; nothing for one that stayed."""
-    if done is None:
-        return {}
+def _facts(done: Exported) -> dict[str, Any]:
+    """A file, for programs."""
     found: dict[str, Any] = {
         "path": str(done.path),
         "format": done.format,

@@ -86,6 +86,9 @@ def _arranged(outputs: list[Tensor], like: Any) -> Any:
 
 def pt2_file(program: ExportedProgram) -> Make:
     """For ``torch.export.load``."""
+    for module in program.graph_module.modules():
+        for node in module.graph.nodes if isinstance(module, torch.fx.GraphModule) else ():
+            node.meta.pop("stack_trace", None)  # which tells where the model's source code is
 
     def make(texts: Texts) -> File:
         buffer = io.BytesIO()

@@ -46,11 +46,27 @@ def to_onnx(program: ExportedProgram, inputs: Inputs) -> bytes:
                 verbose=False, custom_translation_table=translations(),
             )  # fmt: skip
             assert converted is not None  # it is None for the older exporter alone
-            return valid(converted.model_proto)
+            proto = converted.model_proto
+            for graph in (proto.graph, *proto.functions):
+                _strip(graph)
+            return valid(proto)
     except ExportError:
         raise
     except Exception as error:
         raise ExportError(f"The model cannot be exported to ONNX: {reason(error)}.") from error
+
+
+def _strip(graph: Any) -> None:
+    """Drop the exporter's notes: they tell where the model's source code is, and take space."""
+    tensors = ("input", "output", "value_info", "initializer")  # those of functions are names
+    lists = [getattr(graph, name, ()) for name in tensors]
+    parts = [part for parts in lists for part in parts if hasattr(part, "metadata_props")]
+    for part in (graph, *graph.node, *parts):
+        del part.metadata_props[:]
+    for node in graph.node:
+        for attribute in node.attribute:
+            for inner in (*([attribute.g] if attribute.HasField("g") else ()), *attribute.graphs):
+                _strip(inner)
 
 
 def valid(proto: Any, metadata: Mapping[str, str] | None = None) -> bytes:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from contextlib import suppress
+
 import torch
 from torch import nn
 from torch.export import ExportedProgram
@@ -14,29 +16,26 @@ from rsprune.runtimes.quiet import quiet
 def capture(model: nn.Module, inputs: Inputs) -> ExportedProgram:
     """The program of ``model``, in evaluation mode, for batches of any size.
 
-    It shares the model's parameters, and does not say where the model's source code is.
+    It shares the model's parameters.
     """
     args, kwargs = inputs.of(max(inputs.batch, 2))  # torch takes a batch of one for a constant
-    failure: Exception | None = None
-    for strict in (False, True):  # each way manages some models that the other does not
-        try:
-            with quiet():
-                program = torch.export.export(
-                    model, args, kwargs, dynamic_shapes=inputs.dynamic(), strict=strict
-                )
-        except Exception as error:
-            failure = failure or error
-            continue
-        for module in program.graph_module.modules():
-            for node in module.graph.nodes if isinstance(module, torch.fx.GraphModule) else ():
-                node.meta.pop("stack_trace", None)
-        return program
-    assert failure is not None
-    why = reason(failure)
-    if "Constraints violated" in why:
-        size = len(tensors_of((args, kwargs))[0])
-        why = f"its code takes the size of the batch, {size}, for a constant"
-    raise ExportError(f"The model cannot be exported: {why}.") from failure
+
+    def captured(*, strict: bool) -> ExportedProgram:
+        with quiet():
+            return torch.export.export(
+                model, args, kwargs, dynamic_shapes=inputs.dynamic(), strict=strict
+            )
+
+    try:
+        return captured(strict=False)
+    except Exception as error:
+        with suppress(Exception):  # each way manages some models that the other does not
+            return captured(strict=True)
+        why = reason(error)
+        if "Constraints violated" in why:
+            size = len(tensors_of((args, kwargs))[0])
+            why = f"its code takes the size of the batch, {size}, for a constant"
+        raise ExportError(f"The model cannot be exported: {why}.") from error
 
 
 def reason(error: BaseException) -> str:
