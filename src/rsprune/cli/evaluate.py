@@ -12,15 +12,14 @@ from rich.table import Table
 
 import rsprune
 from rsprune.cli.progress import make_console
-from rsprune.cli.settings import Options, parse_settings
+from rsprune.cli.settings import parse_settings, recipe_and_file
 from rsprune.data import load as load_data
-from rsprune.engine.directory import recipe_of
 from rsprune.engine.evaluate import accuracies, ranks
 from rsprune.engine.events import EventLog
 from rsprune.engine.machine import Machine
 from rsprune.engine.network import build_network
-from rsprune.engine.recipe import Recipe, read_recipe
-from rsprune.errors import RecipeError, RunError
+from rsprune.engine.recipe import Recipe
+from rsprune.errors import RecipeError
 
 _OTHERS = ("json",)
 
@@ -56,7 +55,7 @@ def evaluate(
     options |= {k: v for k, v in {"model": model, "data": data}.items() if v is not None}
     if target is None:
         raise RecipeError(["Name a run directory or a file of weights: rsprune evaluate DIR"])
-    recipe, file = _found(target, options)
+    recipe, file = recipe_and_file(target, options, _OTHERS)
     found = measure(recipe, file)
     found |= _baseline(target)
     if as_json:
@@ -66,28 +65,6 @@ def evaluate(
     line = f"{target}, {found['images']:,} test images of {found['data']}"
     console.print(line, soft_wrap=True)
     console.print(_table(found))
-
-
-def _found(target: Path, options: Options) -> tuple[Recipe, Path]:
-    """The recipe of a run or a file, and the file."""
-    if not target.exists():
-        raise RunError(f"There is no '{target}', neither a run directory nor a file.")
-    if not target.is_dir():
-        if "model" not in options:
-            raise RecipeError(
-                ["--model: a file holds weights, not code; name the model, e.g. --model vgg16."]
-            )
-        return read_recipe(None, options, _OTHERS), target
-    if "model" in options:
-        raise RecipeError(["--model: the run's recipe names its model; leave it out."])
-    recipe_of(target)  # which refuses what is no run
-    file = target / "model.safetensors"
-    if not file.exists():
-        raise RunError(
-            f"'{target}' has no model.safetensors: the run is not finished. Go on with it: "
-            f"rsprune compress --resume {target}"
-        )
-    return read_recipe(target / "recipe.toml", options, _OTHERS), file
 
 
 def measure(recipe: Recipe, file: Path) -> dict[str, Any]:

@@ -48,9 +48,10 @@ def export(
 ) -> None:
     """Export a compressed model to ONNX, torch.export (pt2) or safetensors.
 
-    The file is run and compared with the model, on test images where there are data; if they
-    differ, nothing is written. With --int8 there is a second file, model.int8.onnx, calibrated
-    with training images, and the test accuracy before and after quantisation is measured.
+    The file is run and compared with the model, on test images where there
+    are data; if they differ, nothing is written. With --int8 there is a
+    second file, model.int8.onnx, calibrated with training images, and the
+    test accuracy before and after quantisation is measured.
 
     [bold]Examples[/bold]
 
@@ -73,7 +74,10 @@ def export(
         raise RecipeError([f"--int8: onnxruntime quantises ONNX files alone, not {kind}."])
     if target.is_dir() and input:
         raise RecipeError(["--input: the run knows its inputs; leave it out."])
-    subject = of_run(target, options) if target.is_dir() else of_file(target, options, input)
+    if target.is_dir():
+        subject = of_run(target, options, calibrated=int8)
+    else:
+        subject = of_file(target, options, input)
     small = subject.quantise(path.with_suffix(".int8.onnx"), force=force) if int8 else None
     stays = int8 and path.exists() and not force  # a run has written model.onnx itself
     plain = None if stays else subject.export(path, kind, fold=fold, force=force)

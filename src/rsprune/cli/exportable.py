@@ -78,14 +78,22 @@ class Exportable:
         )  # fmt: skip
 
 
-def of_run(directory: Path, options: Options) -> Exportable:
-    """The model of a finished run, with test images; without its data, with random inputs."""
+def of_run(directory: Path, options: Options, *, calibrated: bool = False) -> Exportable:
+    """The model of a finished run, with test images; without its data, with random inputs.
+
+    Args:
+        directory: of the run.
+        options: keys of its recipe that are to be others.
+        calibrated: whether it cannot do without the data.
+    """
     recipe, file = recipe_and_file(directory, options, _OTHERS)
     run = read_run(directory) if (directory / EVENTS).exists() else None
     texts = _texts(recipe, directory, run)
     try:
         return _with_data(recipe, file, texts)
-    except DataError:
+    except DataError as error:
+        if calibrated:
+            raise DataError(f"There is no calibration data for --int8: {error}") from error
         if run is None or run.start.classes is None:
             raise
     shape = run.start.input_shape

@@ -13,7 +13,7 @@ import torch
 from torch import nn
 
 from rsprune.checks import check_choice
-from rsprune.errors import ExportError, InvalidParameterError
+from rsprune.errors import ExportError, InvalidParameterError, TraceError
 from rsprune.exporting.fold import fold as fold_norms
 from rsprune.exporting.formats import Make, onnx_file, pt2_file, safetensors_file
 from rsprune.exporting.int8 import calibration
@@ -23,7 +23,7 @@ from rsprune.files import check_writable, write_atomic
 from rsprune.runtimes.batches import Inputs
 from rsprune.runtimes.onnx import require_onnx
 from rsprune.runtimes.program import capture
-from rsprune.shadow import Arguments, check_model, evaluating
+from rsprune.shadow import Arguments, check_model, evaluating, explain
 
 FORMATS = ("onnx", "pt2", "safetensors")
 
@@ -109,6 +109,7 @@ def export(
         force: replace a file that is there already.
 
     Raises:
+        TraceError: if the model raises.
         ExportError: if the model cannot be exported or the file computes something else.
         StorageError: if the file could not be written.
     """
@@ -125,10 +126,11 @@ def export(
             require_onnx()
         batches = None if int8 is None else calibration(model, int8)
         with evaluating(model), torch.no_grad():
+            output = _run(model, inputs.arguments)
             texts = describe(model, inputs, metadata)
             if batches is not None:
                 texts["precision"] = "int8"
-            make, folded = _maker(kind, model, inputs, batches, fold=fold, full=full)
+            make, folded = _maker(kind, model, inputs, output, batches, fold=fold, full=full)
             file = make(texts)
             compared = compare(model, file.run, [*map(inputs.of, sizes), *(batches or ())])
             if batches is None:
@@ -187,10 +189,20 @@ def _check_target(target: Path, force: bool) -> None:
     check_writable(target)
 
 
+def _run(model: nn.Module, arguments: Arguments) -> Any:
+    """The model's output; what it raises is its own fault and no exporter's."""
+    args, kwargs = arguments
+    try:
+        return model(*args, **kwargs)
+    except Exception as error:
+        raise TraceError(explain(error, model, arguments)) from error
+
+
 def _maker(
     kind: str,
     model: nn.Module,
     inputs: Inputs,
+    output: Any,
     batches: Sequence[Arguments] | None,
     *,
     fold: bool,
@@ -204,5 +216,4 @@ def _maker(
         program, folded = fold_norms(program, inputs)
     if kind == "pt2":
         return pt2_file(program), folded
-    args, kwargs = inputs.arguments
-    return onnx_file(program, inputs, model(*args, **kwargs), batches), folded
+    return onnx_file(program, inputs, output, batches), folded

@@ -56,7 +56,12 @@ def quantise(data: bytes, batches: Sequence[Arguments]) -> bytes:
                     per_channel=True, reduce_range=True,
                     extra_options={"OpTypesToExcludeOutputQuantization": ["Gemm", "MatMul"]},
                 )  # fmt: skip
-            return valid(onnx.load(path))
+            proto = onnx.load(path)
+            if not any(node.op_type == "QuantizeLinear" for node in proto.graph.node):
+                raise ExportError(
+                    "onnxruntime finds nothing to quantise in the model. Is it in single precision?"
+                )
+            return valid(proto)
         except ExportError:
             raise
         except Exception as error:

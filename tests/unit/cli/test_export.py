@@ -76,42 +76,36 @@ def texts_of(path: Path) -> dict[str, str]:
 
 def test_a_run_in_single_precision_and_in_8_bits(finished: Path, capsys: Captured) -> None:
     """A run needs no options; its files say what they are, and are not replaced unasked."""
-    assert run(["export", str(finished)]) == 0
-    out, err = capsys.readouterr()
-    path = finished / "model.onnx"
-    assert (out.count("\n"), err) == (1, "")
-    assert out.startswith(f"{path}: ")
-    assert out.endswith("; compared on test images\n")
-    after, texts = events()[-1]["after"], texts_of(path)
+    found = exported(capsys, str(finished), "--int8")
+    plain, small = found["files"]
+    path, quantised = finished / "model.onnx", finished / "model.int8.onnx"
+    assert [f["path"] for f in found["files"]] == [str(path), str(quantised)]
+    assert found["inputs"] == "test images"
+    assert plain["difference"] <= 1e-4 < small["difference"]
+    assert plain["bytes"] == path.stat().st_size > 2 * small["bytes"]
+    assert small["agreement"] > 0.5
+
+    texts, after = texts_of(path), events()[-1]["after"]
     assert (texts["name"], texts["data"]) == ("small_cnn", "digits")
     assert json.loads(texts["test_accuracy"]) == after["test_accuracy"]
     recipe = (finished / "recipe.toml").read_bytes()
     assert texts["recipe_sha256"] == hashlib.sha256(recipe).hexdigest()
+    measured = {"precision": "int8", "test_accuracy": str(small["test_accuracy"]["after"])}
+    assert texts_of(quantised) == texts | measured
+
     assert run(["export", str(finished)]) == 1
     assert "--force" in capsys.readouterr().err
-
     before = path.read_bytes()
+    assert run(["export", str(finished), "--int8", "--out", str(path)]) == 1  # there is one, too
+    quantised.unlink()
+    capsys.readouterr()
     assert run(["export", str(finished), "--int8"]) == 0
-    first, second = capsys.readouterr().out.splitlines()
-    assert first.startswith(f"{finished}/model.int8.onnx: ")
-    assert second == f"{path}: exists already, and stays as it is"
+    out, err = capsys.readouterr()
+    first, second = out.splitlines()
+    assert first.startswith(f"{quantised}: ")
+    assert first.endswith("; compared on test images")
+    assert (second, err) == (f"{path}: exists already, and stays as it is", "")
     assert path.read_bytes() == before
-    small = texts_of(finished / "model.int8.onnx")
-    assert small["precision"] == "int8"
-    assert 0 <= json.loads(small["test_accuracy"]) <= 1
-    assert {**texts, "test_accuracy": ""}.items() <= {**small, "test_accuracy": ""}.items()
-
-
-def test_both_files_at_once(finished: Path, capsys: Captured) -> None:
-    """With --int8 and no ONNX file yet there are two, and accuracy before and after."""
-    found = exported(capsys, str(finished), "--int8", "--out", str(finished / "mine.onnx"))
-    plain, small = found["files"]
-    assert [Path(f["path"]).name for f in found["files"]] == ["mine.onnx", "mine.int8.onnx"]
-    assert plain["difference"] <= 1e-4 < small["difference"]
-    assert plain["bytes"] == (finished / "mine.onnx").stat().st_size > 2 * small["bytes"]
-    assert set(small["test_accuracy"]) == {"before", "after"}
-    assert small["agreement"] > 0.5
-    assert found["inputs"] == "test images"
 
 
 def test_a_file_of_any_class(tmp_path: Path, capsys: Captured) -> None:
@@ -152,8 +146,8 @@ def test_a_run_whose_data_are_gone(tmp_path: Path, slim: nn.Module, capsys: Capt
     """Is compared on random inputs, and cannot be calibrated."""
     keys = {"data": "fashion-mnist", "loading.directory": str(tmp_path / "none")}
     directory = finish(tmp_path / "run", slim, **keys)
-    assert run(["export", str(directory), "--int8"]) == 2
-    assert "no calibration data" in capsys.readouterr().err
+    assert run(["export", str(directory), "--int8"]) == 1
+    assert "no calibration data for --int8: " in capsys.readouterr().err
     assert not list(tmp_path.rglob("*.onnx"))
     assert exported(capsys, str(directory), "--format", "pt2")["inputs"] == "random inputs"
 
@@ -176,7 +170,7 @@ def test_a_run_whose_data_are_gone(tmp_path: Path, slim: nn.Module, capsys: Capt
         (["RUN", "--format", "safetensors"], 2, "--out: name the file"),
         (["RUN", "--format", "safetensors", "--out", "a", "--fold"], 2, "rsprune.load fills"),
         (["RUN", "--format", "pt2", "--int8"], 2, "quantises ONNX files alone"),
-        (["RUN", "--fold_norms", "1"], 2, "--fold_norms: unknown option. Did you mean --fold"),
+        (["RUN", "--formt", "pt2"], 2, "--formt: unknown option. Did you mean --format"),
         (["EMPTY"], 1, "no recipe.toml"),
         (["missing.safetensors", "--model", "small_cnn"], 1, "There is no 'missing.safetensors'"),
     ],

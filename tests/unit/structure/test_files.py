@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 import torch
+from safetensors import safe_open
 from torch import Tensor, nn
 
 import rsprune
@@ -66,6 +67,19 @@ def test_the_file_states_its_format_and_holds_no_pickle(slim: nn.Module, tmp_pat
     assert (metadata["format"], metadata["version"]) == ("rsprune", "1")
     assert json.loads(metadata["widths"])[""]["width"] == 4
     assert list(tmp_path.iterdir()) == [path]
+
+
+def test_texts_about_the_model_are_in_the_header(slim: nn.Module, tmp_path: Path) -> None:
+    """They change neither the checksum nor what is loaded; the file's own names are refused."""
+    plain, told = tmp_path / "plain.safetensors", tmp_path / "told.safetensors"
+    rsprune.save(slim, plain)
+    rsprune.save(slim, told, metadata={"test_accuracy": "0.97"})
+    with safe_open(plain, "pt") as a, safe_open(told, "pt") as b:
+        assert b.metadata() == a.metadata() | {"test_accuracy": "0.97"}
+    assert torch.equal(rsprune.load(Net().eval(), told)(X), slim(X))
+    for metadata in ({"checksum": "0"}, {"macs": 3}):
+        with pytest.raises(InvalidParameterError, match="names other than format, version"):
+            rsprune.save(slim, told, metadata=metadata)
 
 
 @pytest.mark.parametrize("keep", [0, 7, 100, -1])
