@@ -26,14 +26,12 @@ def test_digits(seed: int) -> None:
 @pytest.mark.skipif(
     not DEBIAN_DIRECTORY.is_dir(), reason="needs Debian's dataset-fashion-mnist (make setup)"
 )
-@pytest.mark.timeout(1200)  # three trainings, which take seven minutes on one core
+@pytest.mark.timeout(1200)  # two trainings, which take five minutes on one core
 def test_fashion_mnist() -> None:
-    """Data that is not fitted perfectly: here the orthant phases make the difference."""
-    found = outcomes("fashion-mnist", ("SGD", "Prox-SG", "OBProx-SG"))
+    """Data that is not fitted perfectly; Prox-SG, which finds fewer, is benchmarked."""
+    found = outcomes("fashion-mnist", ("SGD", "OBProx-SG"))
     assert found["OBProx-SG"].zeros >= 0.7
     assert found["OBProx-SG"].accuracy >= found["SGD"].accuracy - 0.005
-    density = {name: 1 - outcome.zeros for name, outcome in found.items()}
-    assert density["OBProx-SG"] <= 0.75 * density["Prox-SG"]
 
 
 def test_a_run_repeats_bit_for_bit() -> None:

@@ -15,8 +15,9 @@ _FORGET_PEAK = "5"
 
 
 def added_by(call: Callable[[], object]) -> int | None:
-    """The bytes by which the process grows at the peak of ``call``, to a page or a few.
+    """The bytes by which the process grows at the peak of ``call``.
 
+    That includes what the allocator keeps of memory which the call has freed again.
     What the call uses again, such as compiled kernels, has to be there from an earlier call.
     None where it cannot be measured: without Linux, glibc and the permission to ask.
     """

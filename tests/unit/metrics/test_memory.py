@@ -23,7 +23,7 @@ def test_the_peak_of_a_call_counts() -> None:
     for _ in range(2):
         added = memory.added_by(call)
         assert added is not None
-        assert abs(added - 2**25) < 2**22
+        assert 2**25 - 2**22 < added < 3 * 2**24  # the allocator may not use again what is free
     assert before.sum() == 2**22
 
 
