@@ -22,6 +22,7 @@ _CORRECTIONS = 12
 _MEASUREMENTS = 6  # of whole models, which may have to be converted or compiled first
 _AIM = 1 - WITHIN["latency"] / 2
 _NUDGE = 1.03
+_ALIKE = 1.2  # factors whose widths may be mixed
 _SWAPS = 200  # tries to come nearer by taking from one group for others
 
 
@@ -238,7 +239,9 @@ def nearest(
         lowest = Fit(Fraction(0), least, costs.exact(least) if timed else costs.counted(least))
         below = [lowest] if used(lowest) <= 1 else []
     if below and above and not target.met(max(below, key=used).cost, costs.full):
-        below += _between(costs, target, max(below, key=used), min(above, key=used))
+        low, high = max(below, key=used), min(above, key=used)
+        if high.factor <= _ALIKE * low.factor:  # else groups would lose their proportions
+            below += _between(costs, target, low, high)
     return max(below, key=used, default=None)
 
 

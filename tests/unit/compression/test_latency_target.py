@@ -66,6 +66,8 @@ def test_a_machine_that_likes_some_widths_is_no_obstacle() -> None:
     planned = plan(model, traced(model, x), options(target_latency=0.5), clock)
     assert 0.95 * 0.5 <= share(planned) <= 0.5
     assert clock.measured <= 13
+    parts = [group.width / group.size for group in planned.groups]
+    assert max(parts) <= 1.3 * min(parts)  # one factor for all
 
 
 def test_the_tightest_of_three_targets_decides() -> None:
@@ -285,6 +287,6 @@ def test_a_target_is_met_on_this_machine(monkeypatch: pytest.MonkeyPatch) -> Non
     time = made.plan.time
     assert time is not None
     assert time.share <= 0.5
-    assert 0.1 < made.plan.macs / made.plan.full_macs < 0.9
+    assert made.plan.macs < 0.9 * made.plan.full_macs
     assert all(module.training for module in model.modules())
     assert (time.runtime, time.batch, time.threads) == ("torch", 4, 1)

@@ -123,3 +123,39 @@ def test_narrower_layers_are_not_slower() -> None:
     table = Table(uses, [0, 2, 4], full, small, Noisy(model, IMAGE))
     assert (table.seconds(small) <= table.seconds(full)).all()
     assert table.activations(small) < table.activations(full)
+
+
+class Norms(nn.Module):
+    """Norms before layers, as in DenseNet: fresh ones are all alike."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.stem = nn.Conv2d(3, 16, 3)
+        self.one, self.two = nn.BatchNorm2d(16), nn.BatchNorm2d(16)
+        self.middle, self.last = nn.Conv2d(16, 16, 3), nn.Conv2d(16, 8, 3)
+
+    def forward(self, x: Tensor) -> Tensor:
+        x = self.middle(self.one(self.stem(x).relu()).relu())
+        out: Tensor = self.last(self.two(x.relu()).relu())
+        return out
+
+
+def test_only_the_given_model_is_converted(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its cuts are measured in files made from that one; its modes stay."""
+
+    def convert(*_: object) -> None:
+        raise AssertionError("converted")
+
+    monkeypatch.setattr(clocks, "ready", convert)
+    monkeypatch.setattr(clocks, "_PATIENCE", 0.0)
+    monkeypatch.setattr(clocks, "_SLICE", 0.0)
+    model = Norms().train()
+    graph = rsprune.trace(model, IMAGE)
+    clock = MachineClock(model, graph, "onnxruntime", 3, 1)
+    cuts = [
+        rsprune.prune(model, graph, {"stem": range(*units[0]), "middle": range(*units[1])})
+        for units in (((0, 4), (0, 9)), ((0, 15), (0, 1)))
+    ]
+    assert len(clock.models(cuts)) == 3
+    assert all(seconds > 0 for seconds in clock.models(cuts))
+    assert all(module.training for module in model.modules())
