@@ -12,7 +12,7 @@ from rich.table import Table
 
 import rsprune
 from rsprune.cli.progress import make_console
-from rsprune.cli.settings import parse_settings, recipe_and_file
+from rsprune.cli.settings import Subject, parse_settings, recipe_and_file
 from rsprune.data import load as load_data
 from rsprune.engine.evaluate import accuracies, ranks
 from rsprune.engine.events import EventLog
@@ -25,13 +25,7 @@ _OTHERS = ("json",)
 
 
 def evaluate(
-    settings: Annotated[
-        list[str] | None,
-        typer.Argument(
-            metavar="DIR|FILE|--KEY VALUE",
-            help="A run directory or a file of weights, and keys of a recipe.",
-        ),
-    ] = None,
+    settings: Subject = None,
     model: Annotated[str | None, typer.Option(help="The model of a file.")] = None,
     data: Annotated[str | None, typer.Option(help="The data; default: those of the run.")] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON instead of a table.")] = False,

@@ -10,19 +10,13 @@ import typer
 
 from rsprune.checks import check_choice
 from rsprune.cli.exportable import of_file, of_run
-from rsprune.cli.settings import parse_settings
+from rsprune.cli.settings import Subject, parse_settings
 from rsprune.errors import RecipeError
 from rsprune.exporting import FORMATS, Exported
 
 
 def export(
-    settings: Annotated[
-        list[str] | None,
-        typer.Argument(
-            metavar="DIR|FILE|--KEY VALUE",
-            help="A run directory or a file of weights, and keys of a recipe.",
-        ),
-    ] = None,
+    settings: Subject = None,
     model: Annotated[str | None, typer.Option(help="The model of a file.")] = None,
     data: Annotated[
         str | None, typer.Option(help="The data of a file's model; default: those of the run.")

@@ -21,7 +21,7 @@ from torch import Tensor, nn
 import rsprune
 from rsprune.checks import check_choice
 from rsprune.cli.progress import make_console
-from rsprune.cli.settings import Options, parse_settings, recipe_and_file
+from rsprune.cli.settings import Options, Subject, parse_settings, recipe_and_file
 from rsprune.cli.sizes import parse_sizes
 from rsprune.engine.directory import recipe_of
 from rsprune.engine.events import EventLog
@@ -47,13 +47,7 @@ _REMEDY = "E.g. --input 3x224x224; the batch is given by --batch."
 
 
 def latency(
-    settings: Annotated[
-        list[str] | None,
-        typer.Argument(
-            metavar="DIR|FILE|--KEY VALUE",
-            help="A run directory or a file of weights, and keys of a recipe.",
-        ),
-    ] = None,
+    settings: Subject = None,
     model: Annotated[str | None, typer.Option(help="The model of a file.")] = None,
     input: Annotated[
         str, typer.Option(metavar="SIZES", help="One input of a file's model, e.g. 3x32x32.")

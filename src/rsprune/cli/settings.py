@@ -21,6 +21,13 @@ Settings = Annotated[
         help="A TOML file, and keys of a recipe; `rsprune recipe` prints them all.",
     ),
 ]
+Subject = Annotated[
+    list[str] | None,
+    typer.Argument(
+        metavar="DIR|FILE|--KEY VALUE",
+        help="A run directory or a file of weights, and keys of a recipe.",
+    ),
+]
 Options = dict[str, str | None]
 _OTHERS = ("out", "resume", "json", "powers", "tolerance", "storage")  # that are no keys
 

@@ -7,6 +7,7 @@ from torch import nn
 
 from rsprune.data import Part
 from rsprune.engine.machine import Machine
+from rsprune.shadow import evaluating
 
 BATCH = 500
 _FEW = 10  # classes; five guesses among so few say little
@@ -30,15 +31,12 @@ def accuracies(
 
     One pass over ``part``; the model's mode is kept.
     """
-    modes = {module: module.training for module in model.modules()}
-    model.eval()
     right = torch.zeros(len(top), dtype=torch.int64, device=machine.device)
-    for images, labels in part.in_order(BATCH, shard=machine.shard, device=machine.device):
-        with machine.autocast():
-            scores = model(images.contiguous(memory_format=machine.memory_format))
-        # (B, classes): of equal scores the first class comes first, as for argmax
-        hits = scores.sort(dim=1, descending=True, stable=True).indices == labels[:, None]
-        right += torch.stack([hits[:, :k].sum() for k in top])
-    for module, mode in modes.items():
-        module.training = mode
+    with evaluating(model):
+        for images, labels in part.in_order(BATCH, shard=machine.shard, device=machine.device):
+            with machine.autocast():
+                scores = model(images.contiguous(memory_format=machine.memory_format))
+            # (B, classes): of equal scores the first class comes first, as for argmax
+            hits = scores.sort(dim=1, descending=True, stable=True).indices == labels[:, None]
+            right += torch.stack([hits[:, :k].sum() for k in top])
     return tuple(int(count) / len(part) for count in machine.total(right))
