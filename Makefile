@@ -45,9 +45,10 @@ bench: $(READY) ## times as ratios to torch.optim.SGD, to Torch-Pruning and to a
 	@$(RUN)/python benchmarks/epoch.py
 	@$(RUN)/python benchmarks/compress.py
 
-results: $(READY) ## the other tables of docs/results.md (about an hour)
+results: $(READY) ## the other tables of docs/results.md (about two hours)
 	@$(RUN)/python benchmarks/convex.py
 	@$(RUN)/python benchmarks/sparse_training.py
+	@$(RUN)/python benchmarks/latency.py
 
 docs: $(READY) ## check that the documentation's code runs and its links lead somewhere
 	$(RUN)/python -m pytest tests/integration/test_docs.py

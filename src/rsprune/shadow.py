@@ -51,9 +51,29 @@ def bind(owner: str, model: nn.Module, example_inputs: Any) -> Arguments:
     if not isinstance(example_inputs, tuple) or hasattr(example_inputs, "_fields"):
         return (example_inputs,), {}
     last = example_inputs[-1]
-    if isinstance(last, dict) and last and names is not None and set(last) <= names:
+    if isinstance(last, dict) and last and _by_name(model, example_inputs[:-1], last):
         return example_inputs[:-1], dict(last)
     return example_inputs, {}
+
+
+def as_inputs(arguments: Arguments) -> Any:
+    """Bound arguments as ``example_inputs``."""
+    args, kwargs = arguments
+    if not args:
+        return kwargs
+    return (*args, kwargs) if kwargs else args
+
+
+def _by_name(model: nn.Module, args: tuple[Any, ...], last: dict[Any, Any]) -> bool:
+    """Whether ``model.forward`` takes these positional arguments and the dict's as keywords."""
+    names = _keywords(model)
+    if names is not None:
+        return set(last) <= names
+    try:
+        inspect.signature(model.forward).bind(*args, **last)
+    except TypeError:
+        return False
+    return True
 
 
 def _keywords(model: nn.Module) -> set[str] | None:

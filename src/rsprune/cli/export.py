@@ -13,6 +13,9 @@ from rsprune.cli.exportable import of_file, of_run
 from rsprune.cli.settings import Subject, parse_settings
 from rsprune.errors import RecipeError
 from rsprune.exporting import FORMATS, Exported
+from rsprune.exporting.api import check_target
+
+_INT8 = ".int8.onnx"
 
 
 def export(
@@ -66,18 +69,21 @@ def export(
     path, kind = _place(target, out, format)
     if int8 and kind != "onnx":
         raise RecipeError([f"--int8: onnxruntime quantises ONNX files alone, not {kind}."])
+    stays = int8 and target.is_dir() and path.is_file() and not force  # the run has written it
+    for one in [*([] if stays else [path]), *([_quantised(path)] if int8 else [])]:
+        check_target(one, force)
     if target.is_dir() and input:
         raise RecipeError(["--input: the run knows its inputs; leave it out."])
     if target.is_dir():
         subject = of_run(target, options, calibrated=int8)
     else:
         subject = of_file(target, options, input)
-    small = subject.quantise(path.with_suffix(".int8.onnx"), force=force) if int8 else None
-    stays = int8 and path.exists() and not force  # a run has written model.onnx itself
+    small = subject.quantise(_quantised(path), force=force) if int8 else None
     plain = None if stays else subject.export(path, kind, fold=fold, force=force)
     written = [done for done in (plain, small) if done is not None]
     if as_json:
         facts = {"inputs": subject.inputs, "files": [_facts(done) for done in written]}
+        facts |= {"stays": str(path)} if stays else {}
         typer.echo(json.dumps(facts, indent=2))
         return
     for done in written:
@@ -103,12 +109,18 @@ def _place(target: Path, out: Path | None, format: str | None) -> tuple[Path, st
     kind = format or (ending if ending in FORMATS else "onnx")
     check_choice("rsprune export", "--format", kind, FORMATS)
     if out is not None:
-        return out, kind
+        plain = out.name.removesuffix(_INT8)  # which with --int8 is the name of the second file
+        return out if plain == out.name else out.with_name(f"{plain}.onnx"), kind
     if kind == "safetensors":
         raise RecipeError(
             ["--out: name the file; the usual name is that of the weights themselves."]
         )
     return target / f"model.{kind}" if target.is_dir() else target.with_suffix(f".{kind}"), kind
+
+
+def _quantised(path: Path) -> Path:
+    """The file in 8 bits beside an ONNX file."""
+    return path.with_suffix(_INT8)
 
 
 def _facts(done: Exported) -> dict[str, Any]:

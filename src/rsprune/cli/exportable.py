@@ -59,9 +59,11 @@ class Exportable:
 
     def export(self, path: Path, kind: str, *, fold: bool = False, force: bool) -> Exported:
         """Write the model as it is."""
+        known = self.data is None or "test_accuracy" in self.texts
         return rsprune.export(
             self.slim, self.example, path, format=kind, fold=fold, metadata=self.texts, force=force,
             full=self.full if kind == "safetensors" else None,
+            evaluate=None if known else self._accuracy,
         )  # fmt: skip
 
     def quantise(self, path: Path, *, force: bool) -> Exported:
@@ -72,10 +74,17 @@ class Exportable:
             )
         epoch = self.data.train.epoch(_CALIBRATION_BATCH, seed=self.recipe.seed, epoch=0)
         batches = [images for images, _ in islice(epoch, _CALIBRATION_BATCHES)]
+        texts = {name: text for name, text in self.texts.items() if "accuracy" not in name}
         return rsprune.export(
-            self.slim, self.example, path, int8=batches, metadata=self.texts, force=force,
-            evaluate=_accuracy_on(self.data, self.recipe),
+            self.slim, self.example, path, int8=batches, metadata=texts, force=force,
+            evaluate=self._accuracy,
         )  # fmt: skip
+
+    def _accuracy(self, run: Callable[..., Any]) -> float:
+        """The test accuracy of whatever is called like the model."""
+        assert self.data is not None
+        machine = Machine(self.recipe.model_copy(update={"device": "cpu", "precision": "no"}))
+        return accuracy(_Called(run), self.data.test, machine)
 
 
 def of_run(directory: Path, options: Options, *, calibrated: bool = False) -> Exportable:
@@ -151,12 +160,6 @@ def _texts(recipe: Recipe, directory: Path, run: Run | None) -> dict[str, str]:
         }
         texts |= {name: json.dumps(value) for name, value in known.items() if value is not None}
     return texts
-
-
-def _accuracy_on(data: Data, recipe: Recipe) -> Callable[[Callable[..., Any]], float]:
-    """Measures the test accuracy of whatever is called like the model."""
-    machine = Machine(recipe.model_copy(update={"device": "cpu", "precision": "no"}))
-    return lambda run: accuracy(_Called(run), data.test, machine)
 
 
 class _Called(nn.Module):

@@ -115,7 +115,7 @@ def latency_of_run(directory: Path, console: Console) -> list[LatencyRow]:
     """The small batches with most threads in ``latency.json`` of a finished run.
 
     Without that file, a short measurement makes it: one input with the run's number of threads, in
-    torch and, if the run exports its model, in onnxruntime.
+    torch and, if the run exports its model, in onnxruntime; or where its target of latency is.
     """
     path = directory / LATENCY
     if path.exists():
@@ -123,11 +123,15 @@ def latency_of_run(directory: Path, console: Console) -> list[LatencyRow]:
     else:
         recipe = recipe_of(directory)
         full, slim, example = subject(directory, {})
-        runtimes = ("torch", "onnxruntime") if recipe.onnx else ("torch",)
-        threads = recipe.threads or torch.get_num_threads()
+        runtimes = ["torch", *(["onnxruntime"] if recipe.onnx else [])]
+        batch, threads = 1, recipe.threads or torch.get_num_threads()
+        if recipe.compress.target_latency is not None:
+            place = recipe.compress
+            runtimes.append(place.runtime)
+            batch, threads = place.batch, place.threads or threads
         with _shown(console) as progress:
             found = compare_latency(
-                full, slim, example, runtimes=runtimes, batches=(1,), threads=(threads,),
+                full, slim, example, runtimes=runtimes, batches=(batch,), threads=(threads,),
                 seconds=_SHORT, on_progress=progress,
             )  # fmt: skip
         found.write(path)

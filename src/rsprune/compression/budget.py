@@ -35,9 +35,11 @@ class Room(NamedTuple):
     step: int
 
     def rounded(self, width: int) -> int:
-        """The nearest multiple of the step (ties up) between floor and size."""
+        """The nearest multiple of the step (ties up) from floor on; the size itself stays."""
+        if width >= self.size:
+            return self.size
         if self.step == 1:
-            return min(self.size, max(self.floor, width))
+            return max(self.floor, width)
         nearest = (2 * width + self.step) // (2 * self.step) * self.step
         return min(self.size, max(self.least, nearest))
 
@@ -216,7 +218,7 @@ def nearest(
     timed = target.latency is not None
     below: list[Fit] = []
     above: list[Fit] = []  # too slow
-    for _ in range(_MEASUREMENTS if timed else _CORRECTIONS):
+    for _ in range(_CORRECTIONS):
         factor, widths = search(costs, rooms, target, correction)
         estimate, exact = costs.estimate(widths), costs.counted(widths)
         over = target.counts.used(exact, costs.full) > 1
@@ -229,7 +231,8 @@ def nearest(
         if not over:
             below.append(Fit(factor, widths, exact))
         told = not timed and exact.macs == estimate.macs  # there is nothing to correct
-        if told or target.met(exact, costs.full) or (widths == least).all():
+        enough = timed and len(above) + len(below) == _MEASUREMENTS
+        if told or enough or target.met(exact, costs.full) or (widths == least).all():
             break
 
     def used(one: Fit) -> Fraction:
@@ -238,11 +241,31 @@ def nearest(
     if not below:
         lowest = Fit(Fraction(0), least, costs.exact(least) if timed else costs.counted(least))
         below = [lowest] if used(lowest) <= 1 else []
+        if below and above:
+            below += _halved(costs, rooms, target, min(one.factor for one in above))
     if below and above and not target.met(max(below, key=used).cost, costs.full):
         low, high = max(below, key=used), min(above, key=used)
         if high.factor <= _ALIKE * low.factor:  # else groups would lose their proportions
             below += _between(costs, target, low, high)
     return max(below, key=used, default=None)
+
+
+def _halved(costs: Costs, rooms: Sequence[Room], target: Target, high: Fraction) -> list[Fit]:
+    """Fits below the target by halving the factor's range: where estimates lead nowhere."""
+    found = []
+    low = Fraction(0)
+    for _ in range(_MEASUREMENTS):
+        middle = (low + high) / 2
+        widths = scaled(rooms, middle)
+        fit = Fit(middle, widths, costs.exact(widths))
+        if target.used(fit.cost, costs.full) > 1:
+            high = middle
+            continue
+        low = middle
+        found.append(fit)
+        if target.met(fit.cost, costs.full):
+            break
+    return found
 
 
 def _between(costs: Costs, target: Target, low: Fit, high: Fit) -> list[Fit]:

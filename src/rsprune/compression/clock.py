@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Sequence
-from functools import cached_property, partial
+from functools import cached_property
 from importlib import import_module
 from math import sqrt
 from typing import Any
@@ -15,15 +15,14 @@ import torch
 from torch import Tensor, nn
 
 from rsprune.compression.calls import Call
-from rsprune.compression.cost import as_inputs
 from rsprune.errors import ExportError
 from rsprune.metrics.latency import take_turns
 from rsprune.runtimes.batches import Inputs, tensors_of
-from rsprune.runtimes.onnx import Session, require_onnx, to_onnx
+from rsprune.runtimes.onnx import require_onnx, to_onnx
 from rsprune.runtimes.program import capture
-from rsprune.runtimes.ready import ready, torch_threads
+from rsprune.runtimes.ready import loaded, ready, torch_threads
 from rsprune.runtimes.resize import resized
-from rsprune.shadow import Arguments, named_tensors, replica
+from rsprune.shadow import Arguments, as_inputs, named_tensors, replica
 from rsprune.structure.groups import ChannelGraph
 
 _LAYER = 0.01  # seconds of every measurement of a layer, after one run that does not count
@@ -88,7 +87,8 @@ class MachineClock:
             turns = max(_TURNS, round(_SLICE / turn))
             start, found = time.perf_counter(), np.empty((len(calls), 0))
             while True:
-                times = list(take_turns(named, turns, None).values())
+                fresh = not found.size
+                times = list(take_turns(named, turns, None, warm_up=fresh).values())
                 found = np.concatenate([found, times], axis=1)  # (models, turns)
                 ratios = np.log(found[1:] / found[0])
                 if _uncertainty(ratios) < _SURE or time.perf_counter() - start > _PATIENCE:
@@ -105,11 +105,7 @@ class MachineClock:
         return ready(slim, as_inputs(self.arguments), self._runtime, self._threads)
 
     def _loaded(self, data: bytes) -> Callable[[], object]:
-        session = Session(data, threads=self._threads or torch.get_num_threads())
-        args, kwargs = self.arguments
-        call = partial(session.run, session.feed(*args, **kwargs))
-        call()
-        return call
+        return loaded(data, self.arguments, self._threads)
 
     def layer(self, call: Call, inputs: int, outputs: int) -> float:
         """The seconds of a call with these numbers of channels; the least of some runs."""
@@ -153,10 +149,7 @@ class MachineClock:
         dtype = _ARRAYS.get(call.dtype, np.float32)
         x = np.full((call.batch, inputs, *call.image), 0.5, dtype)
         weight = np.full(call.weight_shape(inputs, outputs), 0.5, dtype)
-        session = Session(
-            _onnx_file(call, x, weight), threads=self._threads or torch.get_num_threads()
-        )
-        return partial(session.run, {"x": x})
+        return loaded(_onnx_file(call, x, weight), ((torch.from_numpy(x),), {}), self._threads)
 
 
 def _shaken(model: nn.Module) -> nn.Module:

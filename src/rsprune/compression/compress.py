@@ -12,7 +12,7 @@ from torch import nn
 
 from rsprune.checks import check_choice
 from rsprune.compression.activations import as_runs
-from rsprune.compression.cost import Costs, as_inputs
+from rsprune.compression.cost import Costs
 from rsprune.compression.plan import GroupPlan, WidthPlan
 from rsprune.compression.reset import check_resets, reset
 from rsprune.compression.select import drop_at_random, drop_by_magnitude, drop_by_nonzeros
@@ -22,7 +22,7 @@ from rsprune.compression.widths import Options, plan
 from rsprune.compression.zero import check_unchanged, dead_units
 from rsprune.errors import InvalidParameterError
 from rsprune.metrics.macs import profile
-from rsprune.shadow import named_tensors
+from rsprune.shadow import as_inputs, named_tensors
 from rsprune.structure.cut import cut_optimizer, survivors
 from rsprune.structure.groups import ChannelGraph
 from rsprune.structure.prune import alive_labels, check_optimizer, prune

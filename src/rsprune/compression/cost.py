@@ -18,7 +18,7 @@ from torch import Tensor, nn
 
 from rsprune.errors import TraceError
 from rsprune.metrics.macs import Profile, profile
-from rsprune.shadow import Arguments, named_tensors, replica
+from rsprune.shadow import as_inputs, named_tensors, replica
 from rsprune.structure.cut import attribute_values, cut_model, set_widths, survivors
 from rsprune.structure.groups import ChannelGraph
 from rsprune.structure.layout import Labels
@@ -41,14 +41,6 @@ class Timing(Protocol):
 
     def measure(self, widths: Labels) -> float:
         """The relative time of a model with these widths, by measurement."""
-
-
-def as_inputs(arguments: Arguments) -> Any:
-    """Bound arguments in a form that ``rsprune.profile`` takes."""
-    args, kwargs = arguments
-    if not args:
-        return kwargs
-    return (*args, kwargs) if kwargs else args
 
 
 class Costs:

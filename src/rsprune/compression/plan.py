@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 
+from rsprune.columns import aligned
 from rsprune.compression.sparsity import Sparsity
 
 
@@ -89,7 +89,7 @@ class PlanTime:
             (one.name or "(model)", f"{1e3 * one.before:.3f}", f"{1e3 * one.after:.3f}")
             for one in (*self.layers, rest)
         ]
-        return _aligned([("layer", "ms from", "to"), *rows], right=(1, 2))
+        return aligned([("layer", "ms from", "to"), *rows], right=(1, 2))
 
 
 @dataclass(frozen=True)
@@ -133,7 +133,7 @@ class WidthPlan:
             )
             for group in self.groups
         ]
-        lines = [_aligned(rows, right=(1, 2, 3))]
+        lines = [aligned(rows, right=(1, 2, 3))]
         scaled = f", widths scaled by {self.factor:.3f}" if self.factor != 1 else ""
         scaled += f", multiples of {self.round_to}" if self.round_to > 1 else ""
         lines.append(
@@ -144,19 +144,6 @@ class WidthPlan:
         if self.time is not None:
             lines.append(str(self.time))
         return "\n".join(lines)
-
-
-def _aligned(rows: Sequence[Sequence[str]], right: Collection[int]) -> str:
-    """Rows as a table; the columns in ``right`` end flush."""
-    sizes = [max(map(len, column)) for column in zip(*rows, strict=True)]
-    lines = (
-        "  ".join(
-            cell.rjust(size) if i in right else cell.ljust(size)
-            for i, (cell, size) in enumerate(zip(row, sizes, strict=True))
-        )
-        for row in rows
-    )
-    return "\n".join(line.rstrip() for line in lines)
 
 
 def _share(part: int, whole: int) -> str:

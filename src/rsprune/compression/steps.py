@@ -9,7 +9,7 @@ from rsprune.compression.budget import WITHIN, Fit, Room, Target, nearest
 from rsprune.compression.cost import Costs
 from rsprune.compression.timing import Stopwatch
 
-STEPS = (1, 4, 8, 16)
+STEPS = (1, 4, 8, 16, 32)
 _ALIKE = 0.03  # times that differ by less count as equal
 
 

@@ -93,7 +93,7 @@ def check_round_to(owner: str, value: object) -> None:
     if value != "auto" and not (whole and value >= 1):  # type: ignore[operator]
         raise InvalidParameterError(
             owner, "round_to", "a whole number in the range [1, inf), or 'auto'", value,
-            "1 does not round; 'auto' measures multiples of 1, 4, 8 and 16.",
+            "1 does not round; 'auto' measures multiples of 1, 4, 8, 16 and 32.",
         )  # fmt: skip
 
 
@@ -134,8 +134,8 @@ def plan_widths(
             layers, and what the block shares with its neighbours stays, Algorithm 2; groups in no
             block follow the layer rule. ``"auto"``: block where the model has joins by addition.
         round_to: widths are rounded to the nearest multiple of this. ``"auto"``: models with
-            multiples of 1, 4, 8 and 16 and the same number of multiply-accumulates are measured,
-            and the fastest is taken.
+            multiples of 1, 4, 8, 16 and 32 and the same number of multiply-accumulates are
+            measured, and the fastest is taken.
         target_macs, target_params: fractions, in (0, 1], of the model's multiply-accumulates and
             parameters. The rule's widths are scaled by one factor so that the planned model stays
             below, within 2 % where units allow. Of several targets the tightest one decides.
@@ -227,7 +227,12 @@ def _decide(
     choice = choose_step(costs, stopwatch, rooms, start, target)
     widths = choice.fit.widths
     learnt = Correction.learnt(costs.estimate(widths), costs.exact(widths))
-    return choice._replace(fit=fit(costs, rooms(choice.step), target, remedy, learnt))
+    try:
+        return choice._replace(fit=fit(costs, rooms(choice.step), target, remedy, learnt))
+    except InvalidParameterError:  # its smallest widths are too large; those of 1 go further
+        if choice.step == 1:
+            raise
+        return choice._replace(step=1, fit=fit(costs, rooms(1), target, remedy))
 
 
 def width_of(size: int, counted: Sparsity, epsilon: Fraction) -> int:

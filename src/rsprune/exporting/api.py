@@ -16,12 +16,12 @@ from rsprune.checks import check_choice
 from rsprune.errors import ExportError, InvalidParameterError, TraceError
 from rsprune.exporting.fold import fold as fold_norms
 from rsprune.exporting.formats import Make, onnx_file, pt2_file, safetensors_file
-from rsprune.exporting.int8 import calibration
+from rsprune.exporting.int8 import calibration, quantise
 from rsprune.exporting.metadata import describe
 from rsprune.exporting.parity import check_parity, check_sanity, compare
 from rsprune.files import check_writable, write_atomic
 from rsprune.runtimes.batches import Inputs
-from rsprune.runtimes.onnx import require_onnx
+from rsprune.runtimes.onnx import require_onnx, to_onnx
 from rsprune.runtimes.program import capture
 from rsprune.shadow import Arguments, check_model, evaluating, explain
 
@@ -56,7 +56,7 @@ class Exported:
 
     def __str__(self) -> str:
         size = f"{self.size / 1e6:.2f} MB" if self.size >= 1e6 else f"{self.size / 1e3:.1f} kB"
-        words = [f"{self.path}: {size}", f"largest difference {self.difference:.1e}"]
+        words = [f"{self.path}: {size}", f"outputs differ by {self.difference:.1e} at most"]
         if self.folded:
             words.append(f"{self.folded} batch norms folded")
         if self.agreement is not None:
@@ -118,13 +118,13 @@ def export(
     check_model("export", model)
     _check_fit(kind, {"fold": fold, "int8": int8 is not None, "full": full is not None})
     inputs = Inputs("export", model, example_inputs)
-    _check_target(target, force)
+    check_target(target, force)
     sizes = (inputs.batch, inputs.other)
     accuracy = None
     try:
         if kind == "onnx":
             require_onnx()
-        batches = None if int8 is None else calibration(model, int8)
+        batches = None if int8 is None else calibration(model, inputs, int8)
         with evaluating(model), torch.no_grad():
             output = _run(model, inputs.arguments)
             texts = describe(model, inputs, metadata)
@@ -178,7 +178,7 @@ def _check_fit(kind: str, asked: Mapping[str, bool]) -> None:
             )  # fmt: skip
 
 
-def _check_target(target: Path, force: bool) -> None:
+def check_target(target: Path, force: bool) -> None:
     """Refuse a path that cannot be used, before the work."""
     if target.is_dir() or not target.parent.is_dir():
         raise InvalidParameterError(
@@ -216,4 +216,9 @@ def _maker(
         program, folded = fold_norms(program, inputs)
     if kind == "pt2":
         return pt2_file(program), folded
-    return onnx_file(program, inputs, output, batches), folded
+    data = to_onnx(program, inputs)
+    if batches is not None:
+        plain = onnx_file(data, output)({}).run  # a mistake here would pass for rounding later
+        check_parity(compare(model, plain, [inputs.arguments]))
+        data = quantise(data, batches)
+    return onnx_file(data, output), folded

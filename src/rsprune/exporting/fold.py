@@ -15,9 +15,9 @@ from torch import Tensor, nn
 from torch.export import ExportedProgram
 from torch.fx import GraphModule, Node
 
-from rsprune.compression.cost import as_inputs
 from rsprune.runtimes.batches import Inputs
 from rsprune.runtimes.program import capture
+from rsprune.shadow import as_inputs
 
 _aten = torch.ops.aten
 _PLAIN = {

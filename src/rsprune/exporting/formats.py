@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import io
 import json
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from importlib import import_module
 from pathlib import Path
@@ -21,12 +21,9 @@ from torch.export import ExportedProgram
 from torch.utils._pytree import tree_flatten, tree_unflatten
 
 from rsprune.errors import ExportError
-from rsprune.exporting.int8 import quantise
-from rsprune.runtimes.batches import Inputs
-from rsprune.runtimes.onnx import Session, to_onnx, valid
+from rsprune.runtimes.onnx import Session, valid
 from rsprune.runtimes.program import reason
 from rsprune.runtimes.quiet import quiet
-from rsprune.shadow import Arguments
 from rsprune.structure.files import load, save
 
 METADATA = "metadata.json"  # in a .pt2 file: torch.export.load(path, extra_files={METADATA: ""})
@@ -50,19 +47,13 @@ Make = Callable[[Texts], File]
 """Makes a file with these texts in it; the long work is done."""
 
 
-def onnx_file(
-    program: ExportedProgram, inputs: Inputs, like: Any, batches: Sequence[Arguments] | None
-) -> Make:
+def onnx_file(converted: bytes, like: Any) -> Make:
     """For onnxruntime.
 
     Args:
-        program: what to write.
-        inputs: those it was captured with.
+        converted: the file, without texts.
         like: an output of the model.
-        batches: to calibrate with, for a file in 8 bits.
     """
-    plain = to_onnx(program, inputs)
-    converted = plain if batches is None else quantise(plain, batches)
 
     def make(texts: Texts) -> File:
         data = valid(import_module("onnx").load_from_string(converted), texts)

@@ -17,19 +17,31 @@ from typing import Any
 from torch import nn
 
 from rsprune.errors import ExportError, InvalidParameterError
-from rsprune.runtimes.batches import Inputs
+from rsprune.runtimes.batches import Inputs, tensors_of
 from rsprune.runtimes.onnx import Session, valid
 from rsprune.runtimes.program import reason
 from rsprune.runtimes.quiet import quiet
 from rsprune.shadow import Arguments
 
 
-def calibration(model: nn.Module, batches: Any) -> list[Arguments]:
-    """Calibration batches as arguments of ``model``; none, or what is none, is refused."""
+def calibration(model: nn.Module, inputs: Inputs, batches: Any) -> list[Arguments]:
+    """Calibration batches as arguments of ``model``; none, or what is none, is refused.
+
+    Args:
+        model: the model.
+        inputs: its example inputs, as which every batch has to be.
+        batches: what was given.
+    """
     remedy = "Pass batches of inputs, e.g. int8=[images for images, _ in loader]."
     if not hasattr(batches, "__iter__"):
         raise InvalidParameterError("export", "int8", "batches of inputs", batches, remedy)
     found = [Inputs("export", model, batch).arguments for batch in batches]
+    count = len(tensors_of(inputs.arguments))
+    for batch in found:
+        if len(tensors_of(batch)) != count:
+            given = f"a batch of {len(tensors_of(batch))} tensors"
+            allowed = f"batches as example_inputs, of {count}"
+            raise InvalidParameterError("export", "int8", allowed, given, remedy)
     if not found:
         raise ExportError(f"There is no calibration data, which int8 needs. {remedy}")
     return found

@@ -8,10 +8,10 @@ from importlib.metadata import version
 
 from torch import nn
 
-from rsprune.compression.cost import as_inputs
 from rsprune.errors import InvalidParameterError, TraceError
 from rsprune.metrics.macs import profile
 from rsprune.runtimes.batches import Inputs
+from rsprune.shadow import as_inputs
 
 
 def describe(model: nn.Module, inputs: Inputs, given: Mapping[str, str] | None) -> dict[str, str]:

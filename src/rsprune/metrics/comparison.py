@@ -20,6 +20,7 @@ import torch
 from torch import nn
 
 from rsprune.checks import check_choice, check_count
+from rsprune.columns import aligned
 from rsprune.errors import ExportError, FileFormatError, InvalidParameterError, TraceError
 from rsprune.files import write_atomic
 from rsprune.metrics.latency import Latency, check_extent, measure, prepared
@@ -83,13 +84,9 @@ class LatencyComparison:
             )
             for row in self.rows
         ]  # fmt: skip
-        sizes = [max(map(len, column)) for column in zip(heads, *lines, strict=True)]
-        table = [
-            "  ".join(cell.rjust(n) for cell, n in zip(line, sizes, strict=True))
-            for line in (heads, *lines)
-        ]
+        table = aligned([heads, *lines], right=range(1, len(heads)))
         notes = [f"{name} was left out: {reason}" for name, reason in self.left_out.items()]
-        return "\n".join([*table, f"{self.macs:.2f}x fewer MACs", *notes])
+        return "\n".join([table, f"{self.macs:.2f}x fewer MACs", *notes])
 
     def write(self, path: str | os.PathLike[str]) -> None:
         """Write all of it as JSON, whole or not at all."""
@@ -126,7 +123,7 @@ def compare_latency(
 
     Raises:
         TraceError: if a model raises, or (strict) cannot be compiled.
-        ExportError: (strict) if it cannot be converted for onnxruntime.
+        ExportError: (strict) if it cannot be converted for onnxruntime; if no runtime works.
     """
     wanted = tuple(dict.fromkeys(runtimes))
     counts = (1, torch.get_num_threads()) if threads is None else tuple(threads)
@@ -144,12 +141,16 @@ def compare_latency(
         tell = on_progress or (lambda *_: None)
         with _leaving_out(runtime, left_out if tolerated else None):
             tell(done, total, f"{runtime}: preparing")
+            own = []
             with prepared(_OWNER, models, example_inputs, runtime) as programs:
                 for number, (batch, count) in enumerate(places):
                     tell(done + number, total, f"{runtime}, batch {batch}, {_threads(count)}")
                     found = measure(programs, batch, count, runs=runs, seconds=seconds, memory=True)
-                    rows.append(_row(runtime, batch, count, found, ratio))
+                    own.append(_row(runtime, batch, count, found, ratio))
+            rows += own
         tell(done + len(places), total, runtime)
+    if not rows:
+        raise ExportError(" ".join(left_out.values()))
     return LatencyComparison(ratio, tuple(rows), left_out, _machine())
 
 

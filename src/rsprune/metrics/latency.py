@@ -140,13 +140,13 @@ def measure(
 
 
 def take_turns(
-    calls: Mapping[str, Call], runs: int, seconds: float | None
+    calls: Mapping[str, Call], runs: int, seconds: float | None, *, warm_up: bool = True
 ) -> dict[str, list[float]]:
     """The seconds of every run of functions that take turns, after some that do not count."""
     limit = float("inf") if seconds is None else seconds
     with _no_collections():
         start = time.perf_counter()
-        for _ in range(_WARM_UP):
+        for _ in range(_WARM_UP if warm_up else 0):
             for call in calls.values():
                 call()
             if time.perf_counter() - start > limit / 4:

@@ -18,6 +18,7 @@ from torch.nn.modules.conv import _ConvNd
 from torch.utils._pytree import tree_leaves
 from torch.utils.flop_counter import flop_registry
 
+from rsprune.columns import aligned
 from rsprune.errors import TraceError
 from rsprune.shadow import Arguments, Observer, Shadow, bind, check_model, explain, storage_of
 
@@ -84,20 +85,7 @@ class Profile:
         if self.idle_weights:
             rows.append(("(not run)", "", "", f"{self.idle_weights:,}", "0", "0.0%"))
         rows.append(("total", "", "", f"{self.weights:,}", f"{self.macs:,}", ""))
-        return f"{_align([heads, *rows])}\n{self.params:,} parameters"
-
-
-def _align(rows: list[tuple[str, ...]]) -> str:
-    """Words to the left, numbers (from the fourth column on) to the right."""
-    sizes = [max(map(len, column)) for column in zip(*rows, strict=True)]
-    lines = (
-        "  ".join(
-            cell.rjust(size) if i > 2 else cell.ljust(size)
-            for i, (cell, size) in enumerate(zip(row, sizes, strict=True))
-        )
-        for row in rows
-    )
-    return "\n".join(line.rstrip() for line in lines)
+        return f"{aligned([heads, *rows], right=(3, 4, 5))}\n{self.params:,} parameters"
 
 
 def profile(model: nn.Module, example_inputs: Any) -> Profile:

@@ -7,6 +7,8 @@ from typing import Any
 
 from torch import nn
 
+from rsprune.columns import aligned
+
 
 @dataclass(frozen=True)
 class Size:
@@ -123,7 +125,8 @@ class PruneResult:
             if one.after is not None:
                 mark = "best" if one.round == self.best else ""
                 rows.append(_row("  cut", None, None, None, one.after, one.finetuned, mark))
-        return "\n".join([_aligned(rows), f"stopped: {self.stopped}", self._summary()])
+        table = aligned(rows, right=range(1, len(rows[0])))
+        return "\n".join([table, f"stopped: {self.stopped}", self._summary()])
 
     def _summary(self) -> str:
         times = [one.latency for one in self.history if one.round == self.best]
@@ -159,16 +162,3 @@ def _row(
 def _ratio(before: int, after: int) -> str:
     times = f" ({before / after:.1f}x fewer)" if after else ""
     return f"{before:,} -> {after:,}{times}"
-
-
-def _aligned(rows: list[tuple[str, ...]]) -> str:
-    """The names of the rows to the left, the rest to the right."""
-    sizes = [max(map(len, column)) for column in zip(*rows, strict=True)]
-    lines = (
-        "  ".join(
-            cell.rjust(size) if i else cell.ljust(size)
-            for i, (cell, size) in enumerate(zip(row, sizes, strict=True))
-        )
-        for row in rows
-    )
-    return "\n".join(line.rstrip() for line in lines)

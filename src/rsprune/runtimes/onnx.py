@@ -130,8 +130,11 @@ class Session:
 
     def feed(self, *args: Any, **kwargs: Any) -> dict[str, Any]:
         """The tensors among the arguments as arrays, by their names in the file."""
-        arrays = (tensor.detach().cpu().numpy() for tensor in tensors_of((args, kwargs)))
-        return dict(zip(self._names, arrays, strict=True))
+        named = {name: value for name, value in kwargs.items() if name in self._names}
+        others = tensors_of((args, {name: kwargs[name] for name in kwargs if name not in named}))
+        rest = [name for name in self._names if name not in named]
+        feed = {**named, **dict(zip(rest, others, strict=True))}
+        return {name: tensor.detach().cpu().numpy() for name, tensor in feed.items()}
 
 
 def _failed(error: Exception) -> ExportError:

@@ -83,7 +83,7 @@ class Prepared:
         arguments = self._inputs.of(self._inputs.batch if batch is None else batch)
         threads = torch.get_num_threads() if threads is None else threads
         if self.runtime == "onnxruntime":
-            return self._session(arguments, threads, arena)
+            return loaded(self._onnx, arguments, threads, arena=arena)
         with torch_threads(threads):
             self._check(arguments)
             if self.runtime == "compile":
@@ -96,13 +96,6 @@ class Prepared:
             _calling(self.model, arguments)()
         except Exception as error:
             raise TraceError(explain(error, self.model, arguments)) from error
-
-    def _session(self, arguments: Arguments, threads: int, arena: bool) -> Call:
-        session = Session(self._onnx, threads=threads, arena=arena)
-        args, kwargs = arguments
-        feed = session.feed(*args, **kwargs)
-        session.run(feed)
-        return lambda: session.run(feed)
 
     def _compiled(self, arguments: Arguments) -> Call:
         """Compiled for these shapes alone, whatever else is compiled from the same code."""
@@ -118,6 +111,22 @@ class Prepared:
                 "choose another runtime."
             ) from error
         return call
+
+
+def loaded(data: bytes, arguments: Arguments, threads: int | None, *, arena: bool = True) -> Call:
+    """An ONNX file in onnxruntime, which has run once, as a function that runs it again.
+
+    Args:
+        data: the file.
+        arguments: of the model in it.
+        threads: how many to use; None is torch's present number.
+        arena: as for ``Session``.
+    """
+    session = Session(data, threads=threads or torch.get_num_threads(), arena=arena)
+    args, kwargs = arguments
+    feed = session.feed(*args, **kwargs)
+    session.run(feed)
+    return lambda: session.run(feed)
 
 
 def _calling(function: Callable[..., object], arguments: Arguments) -> Call:

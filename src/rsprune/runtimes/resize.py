@@ -14,6 +14,7 @@ import numpy as np
 from torch import nn
 from torch.nn.modules.conv import _ConvNd
 
+from rsprune.errors import ExportError
 from rsprune.shadow import named_tensors
 
 
@@ -21,6 +22,9 @@ def resized(data: bytes, full: nn.Module, slim: nn.Module) -> bytes:
     """An ONNX file with the shapes of ``slim``, from that of ``full``.
 
     It need not run: a width that the file holds in other places than its weights stays what it was.
+
+    Raises:
+        ExportError: if a weight is not in the file as the model has it.
     """
     onnx = import_module("onnx")
     proto = onnx.load_from_string(data)
@@ -29,8 +33,12 @@ def resized(data: bytes, full: nn.Module, slim: nn.Module) -> bytes:
     known = {tensor.name: tensor for tensor in graph.initializer}
     new = {name: tuple(tensor.shape) for name, tensor in named_tensors(slim).items()}
     for name, tensor in named_tensors(full).items():
-        if name in known and tuple(known[name].dims) == tuple(tensor.shape) != new[name]:
+        if tuple(tensor.shape) == new[name]:
+            continue
+        if name in known and tuple(known[name].dims) == tuple(tensor.shape):
             _resize(onnx, known[name], new[name])
+        elif tensor.dim() > 1:  # norms have become part of other layers
+            raise ExportError(f"The file does not hold {name} as it is in the model.")
     groups = _groups(full, slim)
     makers = {name: node for node in graph.node for name in node.output}
     for node in graph.node:

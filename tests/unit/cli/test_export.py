@@ -91,6 +91,7 @@ def test_a_run_in_single_precision_and_in_8_bits(finished: Path, capsys: Capture
     recipe = (finished / "recipe.toml").read_bytes()
     assert texts["recipe_sha256"] == hashlib.sha256(recipe).hexdigest()
     measured = {"precision": "int8", "test_accuracy": str(small["test_accuracy"]["after"])}
+    del texts["validation_accuracy"]
     assert texts_of(quantised) == texts | measured
 
     assert run(["export", str(finished)]) == 1
@@ -140,6 +141,15 @@ def test_a_file_with_data_and_options_of_its_model(tmp_path: Path, capsys: Captu
     assert found["files"][0]["difference"] <= 1e-6
     again = rsprune.load(model, tmp_path / "again.safetensors")
     assert again.conv1.out_channels < 48
+    assert 0 <= found["files"][0]["test_accuracy"]["after"] <= 1
+
+    arguments[-1:] = [str(tmp_path / "small.int8.onnx"), "--int8"]  # the second file's name
+    names = [Path(file["path"]).name for file in exported(capsys, *arguments)["files"]]
+    assert names == ["small.onnx", "small.int8.onnx"]
+    (tmp_path / "small.int8.onnx").unlink()
+    assert run(["export", *arguments]) == 1  # of which weights is the file that is there?
+    assert "small.onnx' exists already" in capsys.readouterr().err
+    assert not (tmp_path / "small.int8.onnx").exists()
 
 
 def test_a_run_whose_data_are_gone(tmp_path: Path, slim: nn.Module, capsys: Captured) -> None:

@@ -25,6 +25,7 @@ from rsprune.exporting.parity import TOLERANCE, compare
 from rsprune.models import build
 from rsprune.models.cifar_resnet import CifarResNet
 from rsprune.runtimes.batches import Inputs
+from rsprune.runtimes.onnx import to_onnx
 from rsprune.runtimes.program import capture
 from tests.surgery import half_drop
 from tests.zoo import calibrate, import_torchvision, randomise
@@ -139,10 +140,7 @@ def halved(make: Make) -> tuple[nn.Module, nn.Module]:
 @pytest.mark.filterwarnings("ignore::rsprune.RsPruneWarning")
 @pytest.mark.parametrize("makers", GROUPS, ids=", ".join)
 def test_every_export_of(makers: dict[str, Make]) -> None:
-    """ONNX, torch programs with norms and without, and safetensors; on two batch sizes.
-
-    ONNX of networks that are not folded is tested with whole ones, and takes most of the time.
-    """
+    """ONNX, torch programs with norms and without, and safetensors; on two batch sizes."""
     pairs = {name: halved(make) for name, make in makers.items()}
     full, slim = (Several({name: p[i] for name, p in pairs.items()}).eval() for i in (0, 1))
     inputs = Inputs("test", slim, X)
@@ -153,7 +151,7 @@ def test_every_export_of(makers: dict[str, Make]) -> None:
             "safetensors": safetensors_file(slim, full)({}),
             "pt2": pt2_file(plain)({}),
             "pt2, folded": pt2_file(folded)({}),
-            "onnx, folded": onnx_file(folded, inputs, slim(X), None)({}),
+            "onnx": onnx_file(to_onnx(plain, inputs), slim(X))({}),
         }
         for label, file in files.items():
             assert list(file.run(X)) == list(makers), label

@@ -17,6 +17,7 @@ from torch import Tensor, nn
 import rsprune
 from rsprune.errors import ExportError, InvalidParameterError, StorageError, TraceError
 from rsprune.exporting import Exported
+from rsprune.exporting.parity import compare
 from rsprune.models import build
 
 onnx = pytest.importorskip("onnx")
@@ -181,6 +182,7 @@ def test_the_file_is_evaluated_like_the_model(tmp_path: Path) -> None:
 
     def evaluate(run: Callable[..., Any]) -> float:
         seen.append(run(inputs["left"], inputs["right"]))
+        torch.testing.assert_close(run(**inputs), seen[-1])  # names count, not their order
         return 0.5
 
     found = rsprune.export(model, inputs, tmp_path / "pair.onnx", evaluate=evaluate)
@@ -190,6 +192,34 @@ def test_the_file_is_evaluated_like_the_model(tmp_path: Path) -> None:
     torch.testing.assert_close(seen[0], seen[1])
     props = onnx.load(str(found.path)).metadata_props
     assert {"test_accuracy": "0.5"}.items() <= {p.key: p.value for p in props}.items()
+
+
+def test_infinite_outputs_are_compared(tmp_path: Path) -> None:
+    """Scores of classes that are ruled out; the others still count."""
+
+    class Masked(nn.Linear):
+        def forward(self, x: Tensor) -> Tensor:
+            return super().forward(x).masked_fill(torch.tensor([False, True]), -torch.inf)
+
+    model, x = Masked(2, 2), torch.randn(3, 2)
+    assert rsprune.export(model, x, tmp_path / "masked.onnx").difference <= 1e-4
+    expected = model.eval()(x).detach()
+    wrong = compare(model, lambda _: torch.where(expected.isinf(), 0, expected), [((x,), {})])
+    assert wrong.difference == torch.inf
+
+
+def test_any_keywords(tmp_path: Path) -> None:
+    """A model that takes names it does not list is counted and exported."""
+
+    class Free(nn.Linear):
+        def forward(self, x: Tensor, **more: Tensor) -> Tensor:
+            return super().forward(x) * more["scale"]
+
+    inputs = {"x": torch.randn(2, 3), "scale": torch.rand(2, 1)}
+    found = rsprune.export(Free(3, 4), inputs, tmp_path / "free.pt2")
+    extra = {"metadata.json": ""}
+    torch.export.load(found.path, extra_files=extra)
+    assert json.loads(extra["metadata.json"])["macs"] == "12"
 
 
 def test_existing_files_stay(exported: Exported, small: nn.Module) -> None:

@@ -14,7 +14,7 @@ from torch import nn
 
 import rsprune
 from rsprune.data import Data, load
-from rsprune.errors import ExportError
+from rsprune.errors import ExportError, InvalidParameterError
 from rsprune.models import build
 
 onnx = pytest.importorskip("onnx")
@@ -62,6 +62,7 @@ def test_a_quantised_network_loses_at_most_a_point(
     assert (logging.root.handlers, logging.root.level) == (handlers, level)
     assert small.accuracy is not None
     before, after = small.accuracy
+    assert f"accuracy {before:.2%} before and {after:.2%} after" in str(small)
     assert before >= 0.95
     assert after >= before - 0.01
     assert small.agreement is not None
@@ -80,6 +81,13 @@ def test_no_calibration_data(tmp_path: Path) -> None:
     with pytest.raises(ExportError, match=r"no calibration data.*Nothing was written"):
         rsprune.export(nn.Linear(2, 2), torch.zeros(1, 2), tmp_path / "a.onnx", int8=[])
     assert list(tmp_path.iterdir()) == []
+
+
+def test_a_loader_with_labels_is_refused(tmp_path: Path) -> None:
+    """DataLoaders give lists, which models take for one input."""
+    model, x = nn.Linear(2, 2), torch.zeros(1, 2)
+    with pytest.raises(InvalidParameterError, match=r"'int8'.*2 tensors.*for images, _ in loader"):
+        rsprune.export(model, x, tmp_path / "a.onnx", int8=[[x, torch.zeros(1)]])
 
 
 def test_a_broken_quantisation_is_refused(tmp_path: Path) -> None:

@@ -75,6 +75,27 @@ def test_the_file_is_that_of_the_narrow_model_but_for_its_numbers() -> None:
     assert [tuple(out.shape) for out in Session(data)(X[:1])] == [(1, 4)]
 
 
+class Tokens(nn.Module):
+    """Linear layers on tokens, whose weights torch writes transposed and under other names."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.stem = nn.Conv2d(3, 8, 3)
+        self.wide = nn.Linear(8, 32, bias=False)
+        self.narrow = nn.Linear(32, 8, bias=False)
+
+    def forward(self, x: Tensor) -> Tensor:
+        out: Tensor = self.narrow(self.wide(self.stem(x).flatten(2).transpose(1, 2)).relu())
+        return out
+
+
+def test_weights_that_are_not_in_the_file_are_not_passed_over() -> None:
+    """It would run, and be timed at its full width."""
+    model = Tokens().eval()
+    with pytest.raises(ExportError, match=r"does not hold wide\.weight"):
+        resized(converted(model), model, halved(model))
+
+
 def test_widths_in_other_places_make_a_file_that_does_not_run() -> None:
     """So that whoever times it notices, and converts the model."""
     model = Shuffles().eval()
