@@ -208,20 +208,6 @@ def test_infinite_outputs_are_compared(tmp_path: Path) -> None:
     assert wrong.difference == torch.inf
 
 
-def test_any_keywords(tmp_path: Path) -> None:
-    """A model that takes names it does not list is counted and exported."""
-
-    class Free(nn.Linear):
-        def forward(self, x: Tensor, **more: Tensor) -> Tensor:
-            return super().forward(x) * more["scale"]
-
-    inputs = {"x": torch.randn(2, 3), "scale": torch.rand(2, 1)}
-    found = rsprune.export(Free(3, 4), inputs, tmp_path / "free.pt2")
-    extra = {"metadata.json": ""}
-    torch.export.load(found.path, extra_files=extra)
-    assert json.loads(extra["metadata.json"])["macs"] == "12"
-
-
 def test_existing_files_stay(exported: Exported, small: nn.Module) -> None:
     """Without force, a file that is there is refused at once and left as it is."""
     before = exported.path.read_bytes()
