@@ -10,12 +10,11 @@ from itertools import islice
 from pathlib import Path
 from typing import Any
 
-import torch
 from torch import Tensor, nn
 
 import rsprune
+from rsprune.cli.full import full_network
 from rsprune.cli.settings import Options, recipe_and_file
-from rsprune.cli.sizes import parse_sizes
 from rsprune.data import Data
 from rsprune.data import load as load_data
 from rsprune.engine.evaluate import accuracy
@@ -24,13 +23,11 @@ from rsprune.engine.network import build_network
 from rsprune.engine.recipe import Recipe
 from rsprune.errors import DataError, RecipeError
 from rsprune.exporting import Exported
-from rsprune.models import build, input_shape
 from rsprune.report.read import EVENTS, read_run
 from rsprune.report.run import Run
 
 _OWNER = "rsprune export"
 _OTHERS = ("input", "format", "out", "fold", "int8", "force", "json")  # that are no keys
-_REMEDY = "E.g. --input 3x224x224, without the batch."
 _INPUTS = 8  # on which file and model are compared first
 _CALIBRATION_BATCHES, _CALIBRATION_BATCH = 8, 32  # training images for int8
 
@@ -105,9 +102,7 @@ def of_run(directory: Path, options: Options, *, calibrated: bool = False) -> Ex
             raise DataError(f"There is no calibration data for --int8: {error}") from error
         if run is None or run.start.classes is None:
             raise
-    shape = run.start.input_shape
-    full = build_network(recipe, run.start.classes, shape)
-    return _without_data(recipe, full, file, shape, texts)
+    return _without_data(directory, recipe, file, "", texts)
 
 
 def of_file(file: Path, options: Options, sizes: str) -> Exportable:
@@ -124,8 +119,7 @@ def of_file(file: Path, options: Options, sizes: str) -> Exportable:
         if sizes:
             raise RecipeError(["--input: the data have their own size; leave it out."])
         return _with_data(recipe, file, texts)
-    shape = parse_sizes(_OWNER, sizes, _REMEDY) if sizes else input_shape(recipe.model)
-    return _without_data(recipe, build(recipe.model, **recipe.model_options), file, shape, texts)
+    return _without_data(file, recipe, file, sizes, texts)
 
 
 def _with_data(recipe: Recipe, file: Path, texts: dict[str, str]) -> Exportable:
@@ -137,9 +131,9 @@ def _with_data(recipe: Recipe, file: Path, texts: dict[str, str]) -> Exportable:
 
 
 def _without_data(
-    recipe: Recipe, full: nn.Module, file: Path, shape: tuple[int, ...], texts: dict[str, str]
+    target: Path, recipe: Recipe, file: Path, sizes: str, texts: dict[str, str]
 ) -> Exportable:
-    numbers = torch.randn(_INPUTS, *shape, generator=torch.Generator().manual_seed(0))
+    full, numbers = full_network(_OWNER, target, recipe, sizes, _INPUTS)
     return Exportable(rsprune.load(full, file), full, numbers, "random inputs", texts, recipe)
 
 

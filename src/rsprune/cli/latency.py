@@ -20,13 +20,11 @@ from torch import Tensor, nn
 
 import rsprune
 from rsprune.checks import check_choice
+from rsprune.cli.full import full_network
 from rsprune.cli.progress import make_console
 from rsprune.cli.settings import Options, Subject, parse_settings, recipe_and_file
-from rsprune.cli.sizes import parse_sizes
 from rsprune.engine.directory import recipe_of
-from rsprune.engine.events import EventLog
-from rsprune.engine.network import build_network
-from rsprune.errors import InvalidParameterError, RecipeError, RunError
+from rsprune.errors import InvalidParameterError, RecipeError
 from rsprune.metrics.comparison import (
     BATCHES,
     LatencyComparison,
@@ -36,14 +34,12 @@ from rsprune.metrics.comparison import (
     read_comparison,
 )
 from rsprune.metrics.latency import Latency
-from rsprune.models import build, input_shape
-from rsprune.report.read import EVENTS, LATENCY
+from rsprune.report.read import LATENCY
 from rsprune.runtimes.ready import RUNTIMES
 
 _OWNER = "rsprune latency"
 _OTHERS = ("input", "runtime", "batch", "threads", "runs", "json")  # that are no keys
 _SHORT = 1.0  # seconds for a row at the end of a run
-_REMEDY = "E.g. --input 3x224x224; the batch is given by --batch."
 
 
 def latency(
@@ -148,18 +144,7 @@ def subject(target: Path, options: Options, sizes: str = "") -> tuple[nn.Module,
         sizes: one input of a file's model, if it is not the usual one.
     """
     recipe, file = recipe_and_file(target, options, _OTHERS)
-    if not target.is_dir():
-        shape = parse_sizes(_OWNER, sizes, _REMEDY) if sizes else input_shape(recipe.model)
-        full = build(recipe.model, **recipe.model_options)
-    else:
-        if sizes:
-            raise RecipeError(["--input: the run knows its inputs; leave it out."])
-        start = EventLog(target / EVENTS).find("start")
-        if start is None:
-            raise RunError(f"'{target}' has no {EVENTS} that says what its inputs are.")
-        shape = tuple(start["input_shape"])
-        full = build_network(recipe, start["classes"], shape)
-    example = torch.randn(1, *shape, generator=torch.Generator().manual_seed(0))
+    full, example = full_network(_OWNER, target, recipe, sizes, batch=1)
     return full, rsprune.load(full, file), example
 
 
