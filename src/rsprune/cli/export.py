@@ -105,8 +105,9 @@ def export_run(directory: Path, path: Path, *, force: bool = True) -> Exported:
 
 def _place(target: Path, out: Path | None, format: str | None) -> tuple[Path, str]:
     """The file to write, and its format."""
-    ending = out.suffix.removeprefix(".") if out is not None else ""
-    kind = format or (ending if ending in FORMATS else "onnx")
+    kind = format or ("onnx" if out is None else out.suffix.removeprefix("."))
+    if format is None and kind not in FORMATS:
+        raise RecipeError([f"--out: '{out}' does not say which format it is; add --format onnx."])
     check_choice("rsprune export", "--format", kind, FORMATS)
     if out is not None:
         plain = out.name.removesuffix(_INT8)  # which with --int8 is the name of the second file

@@ -134,7 +134,10 @@ def _without_data(
     target: Path, recipe: Recipe, file: Path, sizes: str, texts: dict[str, str]
 ) -> Exportable:
     full, numbers = full_network(_OWNER, target, recipe, sizes, _INPUTS)
-    return Exportable(rsprune.load(full, file), full, numbers, "random inputs", texts, recipe)
+    size = "x".join(map(str, numbers.shape[1:]))
+    return Exportable(
+        rsprune.load(full, file), full, numbers, f"random inputs of {size}", texts, recipe
+    )
 
 
 def _texts(recipe: Recipe, directory: Path, run: Run | None) -> dict[str, str]:

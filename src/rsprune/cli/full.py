@@ -15,6 +15,8 @@ from rsprune.errors import RecipeError, RunError
 from rsprune.models import build, input_shape
 from rsprune.report.read import EVENTS
 
+_KNOWN = ("torchvision:", "timm:")  # whose models are for images of a usual size
+
 
 def full_network(
     owner: str, target: Path, recipe: Recipe, sizes: str, batch: int
@@ -30,6 +32,8 @@ def full_network(
     """
     if not target.is_dir():
         remedy = "E.g. --input 3x224x224, without the batch."
+        if not sizes and ":" in recipe.model and not recipe.model.startswith(_KNOWN):
+            raise RecipeError([f"--input: say how large one input of {recipe.model} is. {remedy}"])
         shape = parse_sizes(owner, sizes, remedy) if sizes else input_shape(recipe.model)
         full = build(recipe.model, **recipe.model_options)
     else:

@@ -53,10 +53,11 @@ def latency(
         typer.Option(help="torch, compile, onnxruntime; default: those that work here."),
     ] = None,
     batch: Annotated[
-        str, typer.Option(metavar="SIZES", help="Inputs in a batch, e.g. 1,8,64.")
-    ] = ",".join(map(str, BATCHES)),
+        list[str] | None,
+        typer.Option(metavar="SIZES", help="Inputs in a batch; default: 1,8,64."),
+    ] = None,
     threads: Annotated[
-        str | None,
+        list[str] | None,
         typer.Option(metavar="COUNTS", help="E.g. 1,2; default: 1, and as many as torch uses."),
     ] = None,
     runs: Annotated[
@@ -87,8 +88,8 @@ def latency(
     if target is None:
         raise RecipeError(["Name a run directory or a file of weights: rsprune latency DIR"])
     wanted = _names(runtime or [])
-    batches = _counts("--batch", batch)
-    counts = None if threads is None else _counts("--threads", threads)
+    batches = _counts("--batch", batch) if batch else BATCHES
+    counts = _counts("--threads", threads) if threads else None
     full, slim, example = subject(target, options, input)
     console = make_console(stderr=as_json)
     with _shown(console) as progress:
@@ -97,18 +98,21 @@ def latency(
             batches=batches, threads=counts, runs=runs, on_progress=progress,
         )  # fmt: skip
     if as_json:
-        typer.echo(json.dumps({"target": str(target), **asdict(found)}, indent=2))
+        facts = {"target": str(target), "input": list(example.shape[1:]), **asdict(found)}
+        typer.echo(json.dumps(facts, indent=2))
     else:
-        console.print(_table(str(target), found))
+        size = "x".join(map(str, example.shape[1:]))
+        console.print(_table(f"{target}, {size}", found))
     for name, reason in found.left_out.items():
         console.print(f"{name} was left out: {reason}", soft_wrap=True)
     if target.is_dir():
-        found.write(target / LATENCY)
+        path = target / LATENCY
+        (found.with_rows_of(read_comparison(path)) if path.exists() else found).write(path)
         console.print(f"  {target / LATENCY}; rsprune report {target} shows it", soft_wrap=True)
 
 
 def latency_of_run(directory: Path, console: Console) -> list[LatencyRow]:
-    """The small batches with most threads in ``latency.json`` of a finished run.
+    """The smallest batch with most threads in ``latency.json`` of a finished run.
 
     Without that file, a short measurement makes it: one input with the run's number of threads, in
     torch and, if the run exports its model, in onnxruntime; or where its target of latency is.
@@ -131,8 +135,7 @@ def latency_of_run(directory: Path, console: Console) -> list[LatencyRow]:
                 seconds=_SHORT, on_progress=progress,
             )  # fmt: skip
         found.write(path)
-    batch, threads = min(r.batch for r in found.rows), max(r.threads for r in found.rows)
-    return [row for row in found.rows if (row.batch, row.threads) == (batch, threads)]
+    return found.first_rows
 
 
 def subject(target: Path, options: Options, sizes: str = "") -> tuple[nn.Module, nn.Module, Tensor]:
@@ -156,7 +159,9 @@ def _names(given: list[str]) -> tuple[str, ...]:
     return names
 
 
-def _counts(option: str, text: str) -> tuple[int, ...]:
+def _counts(option: str, given: list[str]) -> tuple[int, ...]:
+    """Numbers, with commas or one by one."""
+    text = ",".join(given)
     parts = [part.strip() for part in text.split(",")]
     if not all(part.isascii() and part.isdigit() and int(part) for part in parts):
         raise InvalidParameterError(

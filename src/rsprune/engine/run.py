@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import shutil
 import warnings
+from dataclasses import fields
 from functools import cached_property
 from pathlib import Path
 from typing import Any
@@ -18,6 +19,7 @@ from torch import nn
 
 import rsprune
 from rsprune.compression import unit_slots
+from rsprune.compression.widths import Options, check_measuring
 from rsprune.data import Data
 from rsprune.data import load as load_data
 from rsprune.engine.directory import alone, recipe_of, state_directory
@@ -156,19 +158,16 @@ class Run:
         rsprune.save(self.model, self.trained)
 
     def _rehearse(self) -> None:
-        """Load the weights and cut once, so that mistakes show before any training.
-
-        Nothing is measured: the recursion does that.
-        """
+        """Load the weights and cut once, so that mistakes show before any training."""
         if self.recipe.weights is not None:
             load_weights(self.model, Path(self.recipe.weights))
         options = {**self.cut_options, "select": "magnitude"}
         options.pop("batches", None)
-        if options.get("target_latency") is not None or options.get("round_to") == "auto":
-            self._check_measuring()
-            options |= {"target_latency": None, "round_to": 1}
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")  # the real cut repeats what matters
+            if options.get("target_latency") is not None or options.get("round_to") == "auto":
+                self._check_measuring()
+                options |= {"target_latency": None, "round_to": 1}
             rsprune.compress(self.machine.place(self.model), self.example, **options)
 
     def _check_measuring(self) -> None:
@@ -179,8 +178,15 @@ class Run:
                 "several processes would draw different conclusions. Run one process, or use "
                 "compress.target_macs and a number for compress.round_to."
             )
-        if self.recipe.compress.runtime == "onnxruntime":
+        recipe = self.recipe
+        if recipe.compress.runtime == "onnxruntime":
             require_onnx()
+        if recipe.baseline.epochs and recipe.weights is None:  # else the recursion does it at once
+            model, cut = self.machine.place(self.model), recipe.compress.model_dump()
+            cut["epsilon"] **= recipe.recursion.rounds
+            names = {field.name for field in fields(Options)} & cut.keys()
+            options = Options("compress", **{name: cut[name] for name in names})
+            check_measuring(model, rsprune.trace(model, self.example), options)
 
     def _recursion(self) -> PruneResult:
         recipe = self.recipe

@@ -180,7 +180,11 @@ def _check_fit(kind: str, asked: Mapping[str, bool]) -> None:
 
 def check_target(target: Path, force: bool) -> None:
     """Refuse a path that cannot be used, before the work."""
-    if target.is_dir() or not target.parent.is_dir():
+    if target.is_dir():
+        raise InvalidParameterError(
+            "export", "path", "a file", f"the directory '{target}'", "Name a file in it."
+        )
+    if not target.parent.is_dir():
         raise InvalidParameterError(
             "export", "path", "a file in a directory that exists", str(target), "Make it first."
         )

@@ -36,15 +36,20 @@ def calibration(model: nn.Module, inputs: Inputs, batches: Any) -> list[Argument
     if not hasattr(batches, "__iter__"):
         raise InvalidParameterError("export", "int8", "batches of inputs", batches, remedy)
     found = [Inputs("export", model, batch).arguments for batch in batches]
-    count = len(tensors_of(inputs.arguments))
+    expected = _sizes(inputs.arguments)
     for batch in found:
-        if len(tensors_of(batch)) != count:
-            given = f"a batch of {len(tensors_of(batch))} tensors"
-            allowed = f"batches as example_inputs, of {count}"
-            raise InvalidParameterError("export", "int8", allowed, given, remedy)
+        if _sizes(batch) != expected:
+            allowed = f"batches as example_inputs, inputs of {expected}"
+            raise InvalidParameterError("export", "int8", allowed, _sizes(batch), remedy)
     if not found:
         raise ExportError(f"There is no calibration data, which int8 needs. {remedy}")
     return found
+
+
+def _sizes(batch: Arguments) -> str:
+    """The sizes of the tensors, but for the first dimension, which is the batch."""
+    shapes = (tuple(tensor.shape)[1:] for tensor in tensors_of(batch))
+    return " and ".join("x".join(map(str, shape)) or "one number" for shape in shapes)
 
 
 def quantise(data: bytes, batches: Sequence[Arguments]) -> bytes:

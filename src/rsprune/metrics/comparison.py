@@ -11,7 +11,7 @@ import os
 import platform
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from datetime import datetime, timezone
 from pathlib import Path
 from typing import Any
@@ -88,6 +88,27 @@ class LatencyComparison:
         notes = [f"{name} was left out: {reason}" for name, reason in self.left_out.items()]
         return "\n".join([table, f"{self.macs:.2f}x fewer MACs", *notes])
 
+    @property
+    def first_rows(self) -> list[LatencyRow]:
+        """Every runtime at the smallest batch and, there, with most threads."""
+        batch = min(row.batch for row in self.rows)
+        smallest = [row for row in self.rows if row.batch == batch]
+        threads = max(row.threads for row in smallest)
+        return [row for row in smallest if row.threads == threads]
+
+    def with_rows_of(self, older: LatencyComparison) -> LatencyComparison:
+        """Also what was measured before, of the same models on the same machine."""
+
+        def places(found: LatencyComparison) -> dict[tuple[str, int, int], LatencyRow]:
+            return {(row.runtime, row.batch, row.threads): row for row in found.rows}
+
+        same = all(older.machine.get(key) == self.machine[key] for key in ("cpu", "torch"))
+        if not same or older.macs != self.macs:
+            return self
+        rows = {**places(older), **places(self)}
+        known = sorted(rows, key=lambda place: (RUNTIMES.index(place[0]), *place[1:]))
+        return replace(self, rows=tuple(rows[place] for place in known))
+
     def write(self, path: str | os.PathLike[str]) -> None:
         """Write all of it as JSON, whole or not at all."""
         write_atomic(path, json.dumps(asdict(self), indent=1) + "\n")
@@ -125,10 +146,10 @@ def compare_latency(
         TraceError: if a model raises, or (strict) cannot be compiled.
         ExportError: (strict) if it cannot be converted for onnxruntime; if no runtime works.
     """
+    counts = (1, torch.get_num_threads()) if threads is None else threads
+    _check(runtimes, batches, counts)
     wanted = tuple(dict.fromkeys(runtimes))
-    counts = (1, torch.get_num_threads()) if threads is None else tuple(threads)
     places = [(b, t) for b in dict.fromkeys(batches) for t in dict.fromkeys(counts)]
-    _check(wanted, batches, counts)
     check_extent(_OWNER, runs, seconds)
     models = {_ORIGINAL: original, _COMPRESSED: compressed}
     macs = [profile(model, example_inputs).macs for model in models.values()]
@@ -181,11 +202,11 @@ def read_comparison(path: str | os.PathLike[str]) -> LatencyComparison:
 
 def _check(runtimes: Sequence[str], batches: Sequence[int], threads: Sequence[int]) -> None:
     """Refuse what would only be refused after the first rows."""
+    for name, values in (("runtimes", runtimes), ("batches", batches), ("threads", threads)):
+        if isinstance(values, str) or not isinstance(values, Sequence) or not values:
+            raise InvalidParameterError(_OWNER, name, "a list of at least one", values)
     for runtime in runtimes:
         check_choice(_OWNER, "runtimes", runtime, RUNTIMES)
-    for name, values in (("runtimes", runtimes), ("batches", batches), ("threads", threads)):
-        if not values:
-            raise InvalidParameterError(_OWNER, name, "at least one", values)
     for name, counts in (("batches", batches), ("threads", threads)):
         for count in counts:
             check_count(_OWNER, name, count, low=1)

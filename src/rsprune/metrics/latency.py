@@ -99,8 +99,11 @@ def prepared(
     owner: str, models: Mapping[str, nn.Module], example_inputs: Any, runtime: str
 ) -> Iterator[dict[str, Prepared]]:
     """The models in a runtime, by name, and in evaluation mode meanwhile."""
-    if not models:
-        raise InvalidParameterError(owner, "models", "at least one model", dict(models))
+    if not isinstance(models, Mapping) or not models:
+        kind = "nothing" if isinstance(models, Mapping) else type(models).__name__
+        raise InvalidParameterError(
+            owner, "models", "models by name, at least one", kind, 'E.g. {"mine": model}.'
+        )
     for model in models.values():
         check_model(owner, model)
     check_runtime(owner, runtime)

@@ -27,7 +27,7 @@ def require_onnx() -> None:
     except ModuleNotFoundError as error:
         raise ExportError(
             f"ONNX needs a package that is not installed ({error.name}). "
-            'Install it with: pip install "rsprune[export]"'
+            'Install it with: pip install "rsprune[export]".'
         ) from error
 
 

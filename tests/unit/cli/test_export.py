@@ -121,7 +121,7 @@ def test_a_file_of_any_class(tmp_path: Path, capsys: Captured) -> None:
     path = tmp_path / "slim.pt2"
     assert (file["path"], file["bytes"]) == (str(path), path.stat().st_size)
     assert (file["format"], file["folded"], file["batches"]) == ("pt2", 1, [8, 10])
-    assert found["inputs"] == "random inputs"
+    assert found["inputs"] == "random inputs of 2x9x9"
     extra = {"metadata.json": ""}
     program = torch.export.load(path, extra_files=extra).module()
     assert program(torch.zeros(3, 2, 9, 9)).shape == (3, 3)
@@ -159,7 +159,7 @@ def test_a_run_whose_data_are_gone(tmp_path: Path, slim: nn.Module, capsys: Capt
     assert run(["export", str(directory), "--int8"]) == 1
     assert "no calibration data for --int8: " in capsys.readouterr().err
     assert not list(tmp_path.rglob("*.onnx"))
-    assert exported(capsys, str(directory), "--format", "pt2")["inputs"] == "random inputs"
+    assert exported(capsys, str(directory), "--format", "pt2")["inputs"] == "random inputs of 1x8x8"
 
 
 @pytest.mark.parametrize(
@@ -168,6 +168,9 @@ def test_a_run_whose_data_are_gone(tmp_path: Path, slim: nn.Module, capsys: Capt
         ([], 2, "Name a run directory or a file of weights"),
         (["FILE"], 2, "--model"),
         (["FILE", "--model", "small_cnm"], 2, "Did you mean small_cnn"),
+        (["FILE", "--model", f"{__name__}:Mine"], 2, "--input: say how large one input"),
+        (["RUN", "--out", "model.weird"], 2, "add --format onnx"),
+        (["RUN", "--int8", "--out", "."], 2, "does not say which format"),
         (["FILE", "--model", "small_cnn", "--input", "1x8x"], 2, "1x8x"),
         (["FILE", "--model", "small_cnn", "--data", "digits", "--input", "1x8x8"], 2, "own size"),
         (["FILE", "--model", "vgg16"], 1, "another model"),

@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
+from torch import nn
 
 from rsprune.compression import widths
 from rsprune.engine import run as engine
@@ -12,7 +13,8 @@ from rsprune.engine.directory import begin
 from rsprune.engine.machine import Machine
 from rsprune.engine.recipe import read_recipe
 from rsprune.engine.run import Run, execute
-from rsprune.errors import ExportError, RecipeError, RunError
+from rsprune.errors import ExportError, InvalidParameterError, RecipeError, RunError
+from rsprune.structure.groups import ChannelGraph
 from tests.integration.killing import OPTIONS, Quiet
 from tests.unit.compression.clocks import PaperClock
 
@@ -53,11 +55,17 @@ def begun(directory: Path, **changes: str) -> Path:
     return directory
 
 
-def test_nothing_is_measured_before_the_baseline(
+def test_an_impossible_target_shows_before_any_training(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(widths, "machine", lambda *_: None)  # which measures nothing
-    Run(begun(tmp_path / "run"), Quiet())
+    def slow(model: nn.Module, graph: ChannelGraph, _options: object) -> PaperClock:
+        return PaperClock(model, *graph.arguments[0], fixed=1.0)
+
+    monkeypatch.setattr(widths, "machine", slow)
+    directory = begun(tmp_path / "run")
+    with pytest.raises(InvalidParameterError, match=r"'target_latency'.*at least 1\.00"):
+        execute(directory, Quiet())
+    assert not (directory / "events.jsonl").exists()
 
 
 def test_a_missing_runtime_shows_before_any_training(

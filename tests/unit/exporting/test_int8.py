@@ -86,7 +86,9 @@ def test_no_calibration_data(tmp_path: Path) -> None:
 def test_a_loader_with_labels_is_refused(tmp_path: Path) -> None:
     """DataLoaders give lists, which models take for one input."""
     model, x = nn.Linear(2, 2), torch.zeros(1, 2)
-    with pytest.raises(InvalidParameterError, match=r"'int8'.*2 tensors.*for images, _ in loader"):
+    with pytest.raises(
+        InvalidParameterError, match=r"'int8'.*'2 and one number'.*images, _ in loader"
+    ):
         rsprune.export(model, x, tmp_path / "a.onnx", int8=[[x, torch.zeros(1)]])
 
 

@@ -13,7 +13,13 @@ import torch
 from torch import Tensor, nn
 
 from rsprune.errors import ExportError, FileFormatError, InvalidParameterError, StorageError
-from rsprune.metrics.comparison import LatencyComparison, compare_latency, read_comparison
+from rsprune.metrics.comparison import (
+    LatencyComparison,
+    LatencyRow,
+    compare_latency,
+    read_comparison,
+)
+from rsprune.metrics.latency import Latency, latency
 
 
 class Sleeper(nn.Linear):
@@ -114,3 +120,29 @@ def test_bad_input_is_refused_before_any_run(options: dict[str, Any], said: str)
     model = Sleeper(1, 60)
     with pytest.raises(InvalidParameterError, match=f"'{said}' parameter of compare_latency"):
         compare_latency(model, model, torch.zeros(1, 4), **options)
+
+
+def test_new_rows_stand_beside_older_ones_of_the_same_machine() -> None:
+    one = Latency(2.0, 1.9, 2.1, 9)
+
+    def found(rows: list[tuple[str, int, int, float]], **machine: str) -> LatencyComparison:
+        made = (LatencyRow(*place, one, one, speed, speed) for *place, speed in rows)  # type: ignore[arg-type]
+        return LatencyComparison(2.0, tuple(made), {}, {"cpu": "a", "torch": "b", **machine})
+
+    older = found([("onnxruntime", 1, 1, 1.0), ("torch", 1, 1, 1.0)])
+    newer = found([("torch", 1, 1, 3.0), ("torch", 8, 2, 3.0)])
+    both = newer.with_rows_of(older)
+    assert [(row.runtime, row.batch, row.speedup) for row in both.rows] == [
+        ("torch", 1, 3.0), ("torch", 8, 3.0), ("onnxruntime", 1, 1.0),
+    ]  # fmt: skip
+    assert [row.runtime for row in both.first_rows] == ["torch", "onnxruntime"]
+    assert newer.with_rows_of(found([("compile", 1, 1, 1.0)], cpu="other")) == newer
+
+
+@pytest.mark.parametrize("wrong", [{"batches": 1}, {"threads": 2}, {"runtimes": "torch"}])
+def test_one_is_no_list(wrong: dict[str, Any]) -> None:
+    model, x = nn.Linear(2, 2), torch.zeros(1, 2)
+    with pytest.raises(InvalidParameterError, match="a list of at least one"):
+        compare_latency(model, model, x, **wrong)
+    with pytest.raises(InvalidParameterError, match="models by name"):
+        latency(model, x)  # type: ignore[arg-type]

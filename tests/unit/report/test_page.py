@@ -67,6 +67,8 @@ def test_numbers_are_the_events(page: Page) -> None:
     """The headline, the rounds and the recipe hold the events' values, to the last digit."""
     told = events()
     before, after = told[-1]["before"], told[-1]["after"]
+    fastest = min(latency().first_rows, key=lambda row: row.compressed.median)
+    before["latency"], after["latency"] = fastest.original.median, fastest.compressed.median
     keys = ("macs", "params", "weights", "test_accuracy", "validation_accuracy", "latency")
     assert values(page, "#headline") == [side[key] for key in keys for side in (before, after)]
     cards = ("macs", "params", "test_accuracy", "latency")
