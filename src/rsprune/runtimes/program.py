@@ -35,6 +35,8 @@ def capture(model: nn.Module, inputs: Inputs) -> ExportedProgram:
         if "Constraints violated" in why:
             size = len(tensors_of((args, kwargs))[0])
             why = f"its code takes the size of the batch, {size}, for a constant"
+        elif "data-dependent" in why:
+            why = "its code looks at values, as in 'if x.sum() > 0'"
         raise ExportError(f"The model cannot be exported: {why}.") from error
 
 
