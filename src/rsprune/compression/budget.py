@@ -23,6 +23,7 @@ _MEASUREMENTS = 6  # of whole models, which may have to be converted or compiled
 _AIM = 1 - WITHIN["latency"] / 2
 _NUDGE = 1.03
 _ALIKE = 1.2  # factors whose widths may be mixed
+_PARTS = 2**_MEASUREMENTS  # of the way from the smallest widths
 _ADVICE = " round_to=8 or 'auto' makes times jump less."
 _SWAPS = 200  # tries to come nearer by taking from one group for others
 
@@ -244,30 +245,14 @@ def nearest(
         lowest = Fit(Fraction(0), least, costs.exact(least) if timed else costs.counted(least))
         below = [lowest] if used(lowest) <= 1 else []
         if below and above:
-            below += _halved(costs, rooms, target, min(one.factor for one in above))
+            part = min(one.factor for one in above) / _PARTS  # estimates lead nowhere: by steps
+            steps = [(part * n, scaled(rooms, part * n)) for n in range(_PARTS)]
+            below += _halved(costs, target, _PARTS, steps.__getitem__)
     if below and above and not target.met(max(below, key=used).cost, costs.full):
         low, high = max(below, key=used), min(above, key=used)
         if high.factor <= _ALIKE * low.factor:  # else groups would lose their proportions
             below += _between(costs, target, low, high)
     return max(below, key=used, default=None)
-
-
-def _halved(costs: Costs, rooms: Sequence[Room], target: Target, high: Fraction) -> list[Fit]:
-    """Fits below the target by halving the factor's range: where estimates lead nowhere."""
-    found = []
-    low = Fraction(0)
-    for _ in range(_MEASUREMENTS):
-        middle = (low + high) / 2
-        widths = scaled(rooms, middle)
-        fit = Fit(middle, widths, costs.exact(widths))
-        if target.used(fit.cost, costs.full) > 1:
-            high = middle
-            continue
-        low = middle
-        found.append(fit)
-        if target.met(fit.cost, costs.full):
-            break
-    return found
 
 
 def _between(costs: Costs, target: Target, low: Fit, high: Fit) -> list[Fit]:
@@ -276,16 +261,28 @@ def _between(costs: Costs, target: Target, low: Fit, high: Fit) -> list[Fit]:
     On machines that like some widths and dislike others, time jumps with the factor, in which all
     groups change at once. Here a few change at a time.
     """
-    found = []
     groups = np.flatnonzero(low.widths != high.widths)
-    first, last = 0, len(groups)
+
+    def mixed(count: int) -> tuple[Fraction, Labels]:
+        widths = low.widths.copy()
+        widths[groups[:count]] = high.widths[groups[:count]]
+        return low.factor, widths
+
+    return _halved(costs, target, len(groups), mixed)
+
+
+def _halved(
+    costs: Costs, target: Target, last: int, made: Callable[[int], tuple[Fraction, Labels]]
+) -> list[Fit]:
+    """Fits below the target, found by halving: ``made(0)`` is below it, ``made(last)`` is not."""
+    found = []
+    first = 0
     for _ in range(_MEASUREMENTS):
         middle = (first + last) // 2
         if middle == first:
             break
-        widths = low.widths.copy()
-        widths[groups[:middle]] = high.widths[groups[:middle]]
-        fit = Fit(low.factor, widths, costs.exact(widths))
+        factor, widths = made(middle)
+        fit = Fit(factor, widths, costs.exact(widths))
         if target.used(fit.cost, costs.full) > 1:
             last = middle
             continue
