@@ -5,8 +5,10 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from typing import NamedTuple
 
-from rsprune.compression.budget import WITHIN, Fit, Room, Target, nearest
+from rsprune.compression.budget import Fit, nearest
 from rsprune.compression.cost import Costs
+from rsprune.compression.search import Room
+from rsprune.compression.target import WITHIN, Target
 from rsprune.compression.timing import Stopwatch
 
 STEPS = (1, 4, 8, 16, 32)

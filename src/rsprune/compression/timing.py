@@ -15,11 +15,11 @@ from typing import Protocol
 import numpy as np
 from torch import nn
 
-from rsprune.compression.budget import Target
 from rsprune.compression.calls import find_uses
 from rsprune.compression.cost import Costs
 from rsprune.compression.plan import LayerTime
 from rsprune.compression.table import LayerClock, Numbers, Table
+from rsprune.compression.target import Target
 from rsprune.errors import RsPruneWarning
 from rsprune.shadow import Arguments
 from rsprune.structure.groups import ChannelGraph

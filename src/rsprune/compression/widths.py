@@ -19,13 +19,15 @@ from typing import Any, NamedTuple
 from torch import nn
 
 from rsprune.checks import check_choice, check_count
-from rsprune.compression.budget import Correction, Room, Target, fit, guess, scaled
+from rsprune.compression.budget import Correction, fit, guess
 from rsprune.compression.clock import MachineClock
 from rsprune.compression.cost import Costs
 from rsprune.compression.plan import GroupPlan, PlanTime, WidthPlan
 from rsprune.compression.roles import find_roles
+from rsprune.compression.search import Room, scaled
 from rsprune.compression.sparsity import Sparsity, layer_sparsity, total
 from rsprune.compression.steps import Choice, choose_step
+from rsprune.compression.target import Target
 from rsprune.compression.timing import Clock, LayerTiming, Stopwatch, check_possible
 from rsprune.errors import InvalidParameterError
 from rsprune.runtimes.ready import RUNTIMES

@@ -12,8 +12,8 @@ from torch import Tensor, nn
 
 import rsprune
 from rsprune.compression import compress_with_plan, plan_widths
-from rsprune.compression.budget import Room
 from rsprune.compression.cost import Costs
+from rsprune.compression.search import Room
 from rsprune.errors import InvalidParameterError, RsPruneWarning
 from rsprune.models import registry
 from rsprune.structure.groups import ChannelGraph

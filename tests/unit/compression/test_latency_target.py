@@ -15,9 +15,11 @@ from torch import Tensor, nn
 import rsprune
 from rsprune.compression import WidthPlan, compress_with_plan, plan_widths, widths
 from rsprune.compression import clock as clocks
-from rsprune.compression.budget import Fit, Room, Target
+from rsprune.compression.budget import Fit
 from rsprune.compression.cost import Costs
+from rsprune.compression.search import Room
 from rsprune.compression.steps import STEPS, Choice, fastest
+from rsprune.compression.target import Target
 from rsprune.compression.timing import Stopwatch
 from rsprune.compression.widths import Options, check_measuring, plan
 from rsprune.errors import ExportError, InvalidParameterError, RsPruneWarning
