@@ -66,10 +66,11 @@ def export(
     options |= {k: v for k, v in {"model": model, "data": data}.items() if v is not None}
     if target is None:
         raise RecipeError(["Name a run directory or a file of weights: rsprune export DIR"])
-    path, kind = _place(target, out, format)
+    path, kind = _place(target, out, format, int8=int8)
     if int8 and kind != "onnx":
         raise RecipeError([f"--int8: onnxruntime quantises ONNX files alone, not {kind}."])
-    stays = int8 and target.is_dir() and path.is_file() and not force  # the run has written it
+    own = target.is_dir() and out is None  # which the run itself may have written
+    stays = int8 and own and path.is_file() and not force
     for one in [*([] if stays else [path]), *([_quantised(path)] if int8 else [])]:
         check_target(one, force)
     if target.is_dir() and input:
@@ -103,15 +104,15 @@ def export_run(directory: Path, path: Path, *, force: bool = True) -> Exported:
     return of_run(directory, {}).export(path, "onnx", force=force)
 
 
-def _place(target: Path, out: Path | None, format: str | None) -> tuple[Path, str]:
-    """The file to write, and its format."""
+def _place(target: Path, out: Path | None, format: str | None, *, int8: bool) -> tuple[Path, str]:
+    """The file to write, and its format; with ``int8``, the plain one of two."""
     kind = format or ("onnx" if out is None else out.suffix.removeprefix("."))
     if format is None and kind not in FORMATS:
         raise RecipeError([f"--out: '{out}' does not say which format it is; add --format onnx."])
     check_choice("rsprune export", "--format", kind, FORMATS)
     if out is not None:
-        plain = out.name.removesuffix(_INT8)  # which with --int8 is the name of the second file
-        return out if plain == out.name else out.with_name(f"{plain}.onnx"), kind
+        second = int8 and out.name.endswith(_INT8)
+        return out.with_name(f"{out.name.removesuffix(_INT8)}.onnx") if second else out, kind
     if kind == "safetensors":
         raise RecipeError(
             ["--out: name the file; the usual name is that of the weights themselves."]

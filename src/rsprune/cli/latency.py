@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import asdict
 from pathlib import Path
 from typing import Annotated, Any
@@ -24,7 +24,7 @@ from rsprune.cli.full import full_network
 from rsprune.cli.progress import make_console
 from rsprune.cli.settings import Options, Subject, parse_settings, recipe_and_file
 from rsprune.engine.directory import recipe_of
-from rsprune.errors import InvalidParameterError, RecipeError
+from rsprune.errors import FileFormatError, InvalidParameterError, RecipeError
 from rsprune.metrics.comparison import (
     BATCHES,
     LatencyComparison,
@@ -107,7 +107,9 @@ def latency(
         console.print(f"{name} was left out: {reason}", soft_wrap=True)
     if target.is_dir():
         path = target / LATENCY
-        (found.with_rows_of(read_comparison(path)) if path.exists() else found).write(path)
+        with suppress(FileFormatError):  # what is damaged is replaced
+            found = found.with_rows_of(read_comparison(path)) if path.exists() else found
+        found.write(path)
         console.print(f"  {target / LATENCY}; rsprune report {target} shows it", soft_wrap=True)
 
 

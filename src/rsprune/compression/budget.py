@@ -27,7 +27,7 @@ _AIM = 1 - WITHIN["latency"] / 2
 _NUDGE = 1.03
 _ALIKE = 1.2  # factors whose widths may be mixed
 _PARTS = 2**_MEASUREMENTS  # of the way from the smallest widths
-_ADVICE = " round_to=8 or 'auto' makes times jump less."
+_ADVICE = " With a larger round_to, times jump less."
 
 
 class Correction(NamedTuple):

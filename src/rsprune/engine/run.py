@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import shutil
 import warnings
-from dataclasses import fields
 from functools import cached_property
 from pathlib import Path
 from typing import Any
@@ -19,7 +18,6 @@ from torch import nn
 
 import rsprune
 from rsprune.compression import unit_slots
-from rsprune.compression.widths import Options, check_measuring
 from rsprune.data import Data
 from rsprune.data import load as load_data
 from rsprune.engine.directory import alone, recipe_of, state_directory
@@ -33,6 +31,8 @@ from rsprune.engine.train import Job, Watch, train
 from rsprune.errors import DivergenceError, RunError
 from rsprune.files import write_atomic
 from rsprune.recursion import PruneResult, recursive_prune
+from rsprune.recursion.settings import Settings
+from rsprune.recursion.stages import check_times
 from rsprune.runtimes.onnx import require_onnx
 
 BASELINE = "baseline"
@@ -182,11 +182,11 @@ class Run:
         if recipe.compress.runtime == "onnxruntime":
             require_onnx()
         if recipe.baseline.epochs and recipe.weights is None:  # else the recursion does it at once
-            model, cut = self.machine.place(self.model), recipe.compress.model_dump()
-            cut["epsilon"] **= recipe.recursion.rounds
-            names = {field.name for field in fields(Options)} & cut.keys()
-            options = Options("compress", **{name: cut[name] for name in names})
-            check_measuring(model, rsprune.trace(model, self.example), options)
+            cut = recipe.compress.model_dump()
+            targets = {name: cut.pop(name) for name in list(cut) if name.startswith("target_")}
+            rules = {**recipe.recursion.model_dump(), **targets}
+            settings = Settings(lam=recipe.explore.lam, **rules, cut=cut)
+            check_times(self.machine.place(self.model), self.example, settings)
 
     def _recursion(self) -> PruneResult:
         recipe = self.recipe

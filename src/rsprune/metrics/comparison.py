@@ -90,11 +90,11 @@ class LatencyComparison:
 
     @property
     def first_rows(self) -> list[LatencyRow]:
-        """Every runtime at the smallest batch and, there, with most threads."""
-        batch = min(row.batch for row in self.rows)
-        smallest = [row for row in self.rows if row.batch == batch]
-        threads = max(row.threads for row in smallest)
-        return [row for row in smallest if row.threads == threads]
+        """Every runtime at its smallest batch and, there, with most threads."""
+        found: dict[str, LatencyRow] = {}
+        for row in sorted(self.rows, key=lambda row: (row.batch, -row.threads)):
+            found.setdefault(row.runtime, row)
+        return list(found.values())
 
     def with_rows_of(self, older: LatencyComparison) -> LatencyComparison:
         """Also what was measured before, of the same models on the same machine."""
@@ -105,8 +105,9 @@ class LatencyComparison:
         same = all(older.machine.get(key) == self.machine[key] for key in ("cpu", "torch"))
         if not same or older.macs != self.macs:
             return self
-        rows = {**places(older), **places(self)}
-        known = sorted(rows, key=lambda place: (RUNTIMES.index(place[0]), *place[1:]))
+        kept = {p: row for p, row in places(older).items() if row.runtime not in self.left_out}
+        rows = {**kept, **places(self)}
+        known = sorted(rows, key=lambda place: ([*RUNTIMES, place[0]].index(place[0]), *place[1:]))
         return replace(self, rows=tuple(rows[place] for place in known))
 
     def write(self, path: str | os.PathLike[str]) -> None:
@@ -191,7 +192,7 @@ def read_comparison(path: str | os.PathLike[str]) -> LatencyComparison:
                     _COMPRESSED: Latency(**row[_COMPRESSED]),
                 }
             )
-            for row in found["rows"]
+            for row in found["rows"] or [{}]  # at least one
         )
         return LatencyComparison(**{**found, "rows": tuple(rows)})
     except (OSError, ValueError, KeyError, TypeError) as error:
@@ -204,7 +205,9 @@ def _check(runtimes: Sequence[str], batches: Sequence[int], threads: Sequence[in
     """Refuse what would only be refused after the first rows."""
     for name, values in (("runtimes", runtimes), ("batches", batches), ("threads", threads)):
         if isinstance(values, str) or not isinstance(values, Sequence) or not values:
-            raise InvalidParameterError(_OWNER, name, "a list of at least one", values)
+            raise InvalidParameterError(
+                _OWNER, name, "a list of at least one", values, "E.g. batches=[1, 8]."
+            )
     for runtime in runtimes:
         check_choice(_OWNER, "runtimes", runtime, RUNTIMES)
     for name, counts in (("batches", batches), ("threads", threads)):

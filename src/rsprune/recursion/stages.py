@@ -53,6 +53,21 @@ class Candidate:
     diverged: str | None = None
 
 
+def check_times(model: nn.Module, inputs: Any, settings: Settings) -> None:
+    """Refuse a runtime or a target of latency that cannot be.
+
+    All rounds together have to get there, and the first one as far as it should.
+    """
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", RsPruneWarning)  # the real cuts repeat what matters
+        graph = trace(model, inputs)
+    target = settings.target_latency
+    for rounds in dict.fromkeys((settings.rounds, 1)) if target is not None else (1,):
+        epsilon = float(settings.cut["epsilon"]) ** rounds
+        aim = None if target is None else float(target) ** (rounds / settings.rounds)
+        check_measuring(model, graph, settings.options(epsilon=epsilon, target_latency=aim))
+
+
 @dataclass(frozen=True)
 class Stages:
     """What :func:`rsprune.recursive_prune` was called with, as stages on recorded models."""
@@ -68,23 +83,12 @@ class Stages:
     on_event: OnEvent | None
 
     def check_times(self) -> None:
-        """Refuse a runtime or a target of latency that cannot be, before any training.
-
-        All rounds together have to get there, and the first one as far as it should.
-        """
+        """Refuse a runtime or a target of latency that cannot be, before any training."""
         if self.settings.measures:
             self.state.once("times", self._check_times)
 
     def _check_times(self) -> None:
-        settings, model = self.settings, self.state.fetch(GIVEN)
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore", RsPruneWarning)  # the real cuts repeat what matters
-            graph = trace(model, self.inputs)
-        target = settings.target_latency
-        for rounds in dict.fromkeys((settings.rounds, 1)) if target is not None else (1,):
-            epsilon = float(settings.cut["epsilon"]) ** rounds
-            aim = None if target is None else float(target) ** (rounds / settings.rounds)
-            check_measuring(model, graph, settings.options(epsilon=epsilon, target_latency=aim))
+        check_times(self.state.fetch(GIVEN), self.inputs, self.settings)
 
     def baseline(self) -> float:
         """The accuracy of the given model."""

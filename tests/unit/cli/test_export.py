@@ -97,7 +97,7 @@ def test_a_run_in_single_precision_and_in_8_bits(finished: Path, capsys: Capture
     assert run(["export", str(finished)]) == 1
     assert "--force" in capsys.readouterr().err
     before = path.read_bytes()
-    assert run(["export", str(finished), "--int8", "--out", str(path)]) == 1  # there is one, too
+    assert run(["export", str(finished), "--int8", "--out", str(path)]) == 1  # it is there
     quantised.unlink()
     capsys.readouterr()
     assert run(["export", str(finished), "--int8"]) == 0

@@ -126,7 +126,7 @@ def test_new_rows_stand_beside_older_ones_of_the_same_machine() -> None:
     one = Latency(2.0, 1.9, 2.1, 9)
 
     def found(rows: list[tuple[str, int, int, float]], **machine: str) -> LatencyComparison:
-        made = (LatencyRow(*place, one, one, speed, speed) for *place, speed in rows)  # type: ignore[arg-type]
+        made = (LatencyRow(name, b, t, one, one, speed, speed) for name, b, t, speed in rows)
         return LatencyComparison(2.0, tuple(made), {}, {"cpu": "a", "torch": "b", **machine})
 
     older = found([("onnxruntime", 1, 1, 1.0), ("torch", 1, 1, 1.0)])
@@ -137,6 +137,10 @@ def test_new_rows_stand_beside_older_ones_of_the_same_machine() -> None:
     ]  # fmt: skip
     assert [row.runtime for row in both.first_rows] == ["torch", "onnxruntime"]
     assert newer.with_rows_of(found([("compile", 1, 1, 1.0)], cpu="other")) == newer
+    more = found([("torch", 1, 4, 3.0)]).with_rows_of(both)
+    assert [(row.runtime, row.threads) for row in more.first_rows] == [
+        ("torch", 4), ("onnxruntime", 1),
+    ]  # fmt: skip
 
 
 @pytest.mark.parametrize("wrong", [{"batches": 1}, {"threads": 2}, {"runtimes": "torch"}])
