@@ -76,7 +76,7 @@ def to_svg(figure: Figure) -> bytes:
         _explain(canvas, axes, figure)
         file = io.BytesIO()
         canvas.savefig(file, format="svg", metadata={"Date": None, "Title": figure.title})
-    return re.sub(rb"(\.\d\d)\d+", rb"\1", file.getvalue())  # hundredths of a point are enough
+    return re.sub(rb"(\.\d\d)\d{3,}", rb"\1", file.getvalue())  # hundredths of a point are enough
 
 
 def _package(name: str) -> Any:
