@@ -15,6 +15,7 @@ from torch import Tensor, nn
 import rsprune
 from rsprune.cli.full import full_network
 from rsprune.cli.settings import Options, recipe_and_file
+from rsprune.cli.sizes import typed_sizes
 from rsprune.data import Data
 from rsprune.data import load as load_data
 from rsprune.engine.evaluate import accuracy
@@ -134,7 +135,7 @@ def _without_data(
     target: Path, recipe: Recipe, file: Path, sizes: str, texts: dict[str, str]
 ) -> Exportable:
     full, numbers = full_network(_OWNER, target, recipe, sizes, _INPUTS)
-    size = "x".join(map(str, numbers.shape[1:]))
+    size = typed_sizes(numbers.shape[1:])
     return Exportable(
         rsprune.load(full, file), full, numbers, f"random inputs of {size}", texts, recipe
     )

@@ -23,6 +23,7 @@ from rsprune.checks import check_choice
 from rsprune.cli.full import full_network
 from rsprune.cli.progress import make_console
 from rsprune.cli.settings import Options, Subject, parse_settings, recipe_and_file
+from rsprune.cli.sizes import typed_sizes
 from rsprune.engine.directory import recipe_of
 from rsprune.errors import FileFormatError, InvalidParameterError, RecipeError
 from rsprune.metrics.comparison import (
@@ -101,8 +102,7 @@ def latency(
         facts = {"target": str(target), "input": list(example.shape[1:]), **asdict(found)}
         typer.echo(json.dumps(facts, indent=2))
     else:
-        size = "x".join(map(str, example.shape[1:]))
-        console.print(_table(f"{target}, {size}", found))
+        console.print(_table(f"{target}, {typed_sizes(example.shape[1:])}", found))
     for name, reason in found.left_out.items():
         console.print(f"{name} was left out: {reason}", soft_wrap=True)
     if target.is_dir():

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+
 from rsprune.errors import InvalidParameterError
 
 
@@ -13,3 +15,8 @@ def parse_sizes(owner: str, text: str, remedy: str) -> tuple[int, ...]:
             owner, "--input", "positive integers with an x between them", text, remedy
         )
     return tuple(map(int, parts))
+
+
+def typed_sizes(sizes: Iterable[int]) -> str:
+    """The reverse: integers as ``3x224x224``."""
+    return "x".join(map(str, sizes))

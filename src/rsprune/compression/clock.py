@@ -72,7 +72,7 @@ class MachineClock:
     @cached_property
     def _call(self) -> Callable[[], object]:
         if self._runtime == "onnxruntime":
-            return self._loaded(self._file)
+            return loaded(self._file, self.arguments, self._threads)
         return ready(self._full, as_inputs(self.arguments), self._runtime, self._threads)
 
     def models(self, models: Sequence[nn.Module]) -> list[float]:
@@ -99,13 +99,11 @@ class MachineClock:
     def _prepared(self, slim: nn.Module) -> Callable[[], object]:
         if self._runtime == "onnxruntime":
             try:
-                return self._loaded(resized(self._file, self._full, slim))
+                data = resized(self._file, self._full, slim)
+                return loaded(data, self.arguments, self._threads)
             except ExportError:  # the file holds widths in other places than its weights
                 pass
         return ready(slim, as_inputs(self.arguments), self._runtime, self._threads)
-
-    def _loaded(self, data: bytes) -> Callable[[], object]:
-        return loaded(data, self.arguments, self._threads)
 
     def layer(self, call: Call, inputs: int, outputs: int) -> float:
         """The seconds of a call with these numbers of channels; the least of some runs."""

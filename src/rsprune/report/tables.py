@@ -91,7 +91,7 @@ def _time(run: Run) -> Measure:
         return Measure(LATENCY, old, new, numbers.seconds, _faster(old, new))
     best = min(run.latency.first_rows, key=lambda row: row.compressed.median)
     old, new = best.original.median, best.compressed.median
-    name = f"{LATENCY.partition(',')[0]}, {best.runtime}, batch {best.batch}"
+    name = f"latency, {best.runtime}, batch {best.batch}"
     return Measure(name, old, new, numbers.seconds, _faster(old, new))
 
 
