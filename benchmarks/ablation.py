@@ -10,9 +10,10 @@ Every key of a recipe changes the base, e.g. --explore.lam 2e-3 --finetune.epoch
 --table takes the same options as the run.
 
 All cells have the same number of epochs: several rounds share those of exploring, and the zeros are
-those of the last. Three changes are not all that they seem:
+those of the last. Some changes are not all that they seem:
 
-- With a target, epsilon only keeps widths from falling below a floor, and matters less.
+- Epsilon, the floor of the rule's widths, is compared without a target, which would scale it away.
+- Selection at random is one draw, the same for every seed.
 - HSPG with zero-groups removes what became zero and has no target: look at the MACs it reached. Its
   lambda is 20 times the base's, since it acts on the norm of a unit and not on a weight.
 - A network that is initialised anew has the learning rate and the epochs of a fine-tuning.
@@ -31,6 +32,7 @@ from pathlib import Path
 sys.path.insert(0, str(Path(__file__).parents[1]))
 from benchmarks.cells import (
     Cell,
+    Done,
     base_recipe,
     changed,
     chosen,
@@ -73,6 +75,7 @@ def changes(base: Recipe) -> dict[str, dict[str, Change]]:
             "The rounds share the epochs equally.",
         )  # fmt: skip
     lambdas = (explore.lam / 2, explore.lam, explore.lam * 2)
+    rates = (base.finetune.lr / 3, base.finetune.lr, base.finetune.lr * 3)
     share, usual = explore.epochs / 6, Compress()  # type: ignore[call-arg]
     return {
         "lambda": {f"{lam:g}": {"explore.lam": lam} for lam in lambdas},
@@ -84,7 +87,10 @@ def changes(base: Recipe) -> dict[str, dict[str, Change]]:
             }
             for n in ROUNDS
         },
-        "epsilon": {f"{value:g}": {"compress.epsilon": value} for value in (0.05, 0.1, 0.3)},
+        "epsilon": {
+            f"{value:g}-alone": {"compress.epsilon": value, "compress.target_macs": None}
+            for value in (0.05, 0.1, 0.3)
+        },
         "select": {
             name: {"compress.select": name}
             for name in ("magnitude", "nonzeros", "thinet", "random")
@@ -108,6 +114,7 @@ def changes(base: Recipe) -> dict[str, dict[str, Change]]:
             },
             "alternating": {"explore.prox_epochs": share, "explore.orthant_epochs": share},
         },
+        "finetune-lr": {f"{rate:g}": {"finetune.lr": rate} for rate in rates},
         "distillation": {
             "on": {"finetune.distill": base.finetune.distill or 0.5},
             "off": {"finetune.distill": 0.0},
@@ -137,20 +144,15 @@ def cells_of(table: Mapping[str, tuple[str, Recipe]], out: Path, seeds: int) -> 
     ]
 
 
-def figures(cells: Sequence[Cell]) -> list[str]:
+def figures(done: Sequence[Done]) -> list[str]:
     """The row of a cell, over its finished seeds."""
-    done = [cell for cell in cells if cell.finish is not None]
-    if not done:
-        return ["not run"] + [""] * (len(HEADS) - 2)
-    finishes = [cell.finish or {} for cell in done]
-    zeros = [(cell.log.find("round") or {}).get("sparsity") for cell in done]
-    found = [share for share in zeros if share is not None]
+    zeros = [one.zeros for one in done if one.zeros is not None]
     return [
-        f"{mean(found):.1%}" if found else "diverged",
-        percent(finishes, "validation_accuracy"),
-        percent(finishes, "test_accuracy"),
-        ratio(finishes),
-        minutes(finishes),
+        f"{mean(zeros):.1%}",
+        percent(done, "validation_accuracy"),
+        percent(done, "test_accuracy"),
+        ratio(done),
+        minutes(done),
     ]
 
 
@@ -165,10 +167,12 @@ def main(arguments: Sequence[str] | None = None) -> None:
             cell.check()
         if not options.table:
             work_off(cells, lambda cell, display: execute(cell.directory, display))
-    by_name = {name: [cell for cell in cells if cell.name == name] for name, _ in table.values()}
-    labels = {row: row if row == name else f"{row} (= {name})" for row, (name, _) in table.items()}
-    body = [[labels[row], *figures(by_name[name])] for row, (name, _) in table.items()]
-    print_table(HEADS, body, cells)
+        seeds = {name: [cell for cell in cells if cell.name == name] for name, _ in table.values()}
+        labelled = {
+            row if row == name else f"{row} (= {name})": seeds[name]
+            for row, (name, _) in table.items()
+        }
+        print_table(HEADS, labelled, figures)
 
 
 if __name__ == "__main__":

@@ -7,6 +7,7 @@ time. Every key of a recipe is an option of such a benchmark, as for ``rsprune c
 from __future__ import annotations
 
 import argparse
+import math
 import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -18,10 +19,10 @@ from typing import Any
 
 from rsprune.cli.progress import Display, make_console
 from rsprune.cli.settings import parse_settings
-from rsprune.engine.directory import begin, recipe_of
+from rsprune.engine.directory import begin, recipe_of, resolved
 from rsprune.engine.events import Event, EventLog
 from rsprune.engine.recipe import Recipe, read_recipe, recipe_keys
-from rsprune.errors import InvalidParameterError, RsPruneError, RunError
+from rsprune.errors import DivergenceError, InvalidParameterError, RsPruneError, RunError
 
 Keys = dict[str, str]
 BASE: Keys = {
@@ -37,8 +38,28 @@ BASE: Keys = {
     "compress.target_macs": "0.5",
     "recursion.tolerance": "1",  # whatever exploring costs, there is a cut to compare
     "finetune.batch_size": "128",
+    "finetune.lr": "0.01",
     "finetune.distill": "0.5",
 }
+DIVERGED = "diverged"
+
+
+@dataclass(frozen=True)
+class Done:
+    """What came of a cell.
+
+    Attributes:
+        finish: the last event of its run.
+        zeros: their share before the last cut, where the engine counted them.
+        images: the number of test images.
+    """
+
+    finish: Event
+    zeros: float | None
+    images: int
+
+
+Row = Callable[[Sequence[Done]], list[str]]
 
 
 @dataclass(frozen=True)
@@ -55,9 +76,20 @@ class Cell:
         return EventLog(self.directory / "events.jsonl")
 
     @property
-    def finish(self) -> Event | None:
-        """The figures of a finished cell."""
-        return self.log.find("finish")
+    def done(self) -> Done | None:
+        """What came of a finished cell that made a smaller network."""
+        log = self.log
+        finish = log.find("finish")
+        if finish is None or _unchanged(finish):
+            return None
+        zeros = (log.find("round") or {}).get("sparsity")
+        return Done(finish, zeros, (log.find("start") or {})["sizes"]["test"])
+
+    @property
+    def diverged(self) -> bool:
+        """Whether the training failed, so that there is no smaller network."""
+        finish = self.log.find("finish")
+        return self.log.find(DIVERGED) is not None or (finish is not None and _unchanged(finish))
 
     @property
     def begun(self) -> bool:
@@ -68,7 +100,7 @@ class Cell:
         """Refuse a directory that was begun with other settings."""
         if not self.begun:
             return
-        old, new = (_values(recipe) for recipe in (recipe_of(self.directory), self.recipe))
+        old, new = map(_values, (recipe_of(self.directory), resolved(self.recipe)))
         other = [
             f"{key} was {old[key]!r} and is {new[key]!r}" for key in new if old[key] != new[key]
         ]
@@ -77,6 +109,11 @@ class Cell:
                 f"'{self.directory}' holds a cell with other settings: {'; '.join(other)}. Repeat "
                 "them, or choose another directory with --out."
             )
+
+
+def _unchanged(finish: Event) -> bool:
+    """Whether the engine gave the given network back, since exploring diverged."""
+    return bool(finish["after"]["macs"] == finish["before"]["macs"])
 
 
 def _values(recipe: Recipe) -> dict[str, Any]:
@@ -105,14 +142,14 @@ def base_recipe(options: argparse.Namespace, rest: list[str], more: Keys) -> Rec
         rest: what is left of the command line: keys of a recipe.
         more: what this benchmark adds to ``BASE``.
     """
-    file, given = parse_settings(rest)
+    file, settings = parse_settings(rest)
+    given = {key.replace("-", "_"): value for key, value in settings.items()}
     if file is not None or not given.get("weights"):
         raise InvalidParameterError(
             "the benchmark", "weights", "a file of trained weights, after --weights",
             None if file is None else str(file), "Every cell starts from them.",
         )  # fmt: skip
     keys = {**BASE, "data": f"benchmarks.subset:cifar10_{options.images}", **more, **given}
-    keys["weights"] = str(Path(str(keys["weights"])).expanduser().absolute())
     if "explore.prox_epochs" not in keys:
         keys["explore.prox_epochs"] = str(read_recipe(None, keys).explore.epochs / 2)
     return read_recipe(None, keys)
@@ -137,31 +174,55 @@ def chosen(names: Iterable[str], patterns: Sequence[str]) -> list[str]:
 
 
 def work_off(cells: Sequence[Cell], work: Callable[[Cell, Display], object]) -> None:
-    """Do what is left of every cell."""
+    """Do what is left of every cell; one whose training diverges does not stop the others."""
     console = make_console()
     for cell in cells:
         if not cell.begun:
             begin(cell.recipe, cell.directory)
-        if cell.finish is None:
-            console.print(f"\n{cell.directory}", soft_wrap=True)
-            display = Display(console)
-            with display.shown():
+        if cell.log.find("finish") or cell.log.find(DIVERGED):
+            continue
+        console.print(f"\n{cell.directory}", soft_wrap=True)
+        display = Display(console)
+        with display.shown():
+            try:
                 work(cell, display)
+            except DivergenceError as error:
+                cell.log.append({"event": DIVERGED, "why": str(error)})
+                console.print(f"Diverged: {error}.", soft_wrap=True)
 
 
-def print_table(heads: Sequence[str], rows: Sequence[Sequence[str]], cells: Sequence[Cell]) -> None:
-    """A table in Markdown, and what the cells started from."""
+def print_table(heads: Sequence[str], rows: Mapping[str, Sequence[Cell]], figures: Row) -> None:
+    """A table in Markdown, what the cells started from, and how much of it is chance.
+
+    Args:
+        heads: of the columns; the first is that of the rows' names.
+        rows: for every name, the cells of all its seeds.
+        figures: the other columns of a row, from its finished cells.
+    """
     print(f"\n| {' | '.join(heads)} |")
     print(f"|{'---|' * len(heads)}")
-    for row in rows:
-        print(f"| {' | '.join(row)} |")
-    finish = next((found for found in (cell.finish for cell in cells) if found is not None), None)
-    if finish is not None:
-        before = finish["before"]
+    for name, cells in rows.items():
+        print(f"| {' | '.join(_row(name, cells, len(heads), figures))} |")
+    found = [done for cells in rows.values() for done in (cell.done for cell in cells) if done]
+    if found:
+        before, images = found[0].finish["before"], found[0].images
+        share = before["test_accuracy"]
         print(
             f"\nThe given network: {before['macs']:,} MACs, validation accuracy "
-            f"{before['validation_accuracy']:.2%}, test accuracy {before['test_accuracy']:.2%}."
+            f"{before['validation_accuracy']:.2%}, test accuracy {share:.2%}. By chance alone, the "
+            f"accuracy of a network on {images:,} test images has a standard deviation of "
+            f"{100 * math.sqrt(share * (1 - share) / images):.2f} points."
         )
+
+
+def _row(name: str, cells: Sequence[Cell], columns: int, figures: Row) -> list[str]:
+    done = [found for found in (cell.done for cell in cells) if found is not None]
+    lost = sum(cell.diverged for cell in cells)
+    if not done:
+        return [name, DIVERGED if lost else "not run", *[""] * (columns - 2)]
+    if lost:
+        name = f"{name} ({lost} of {len(cells)} seeds diverged)"
+    return [name, *figures(done)]
 
 
 def mean(values: Sequence[float]) -> float:
@@ -169,19 +230,19 @@ def mean(values: Sequence[float]) -> float:
     return sum(values) / len(values)
 
 
-def ratio(finishes: Sequence[Event]) -> str:
+def ratio(done: Sequence[Done]) -> str:
     """How many times fewer multiply-accumulates there are."""
-    return f"{mean([f['before']['macs'] / f['after']['macs'] for f in finishes]):.2f}x"
+    return f"{mean([d.finish['before']['macs'] / d.finish['after']['macs'] for d in done]):.2f}x"
 
 
-def percent(finishes: Sequence[Event], name: str) -> str:
+def percent(done: Sequence[Done], name: str) -> str:
     """The mean of an accuracy."""
-    return f"{mean([f['after'][name] for f in finishes]):.2%}"
+    return f"{mean([d.finish['after'][name] for d in done]):.2%}"
 
 
-def minutes(finishes: Sequence[Event]) -> str:
+def minutes(done: Sequence[Done]) -> str:
     """The mean time of training: its epochs, without the evaluation after each."""
-    return f"{mean([f['seconds'] for f in finishes]) / 60:.1f}"
+    return f"{mean([d.finish['seconds'] for d in done]) / 60:.1f}"
 
 
 @contextmanager

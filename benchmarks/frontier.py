@@ -39,6 +39,7 @@ import argparse
 import copy
 import sys
 from collections.abc import Callable, Sequence
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
@@ -49,17 +50,17 @@ from torch.optim.optimizer import register_optimizer_step_pre_hook
 import rsprune
 from rsprune.compression.reset import reset
 from rsprune.engine.directory import alone
-from rsprune.engine.outcome import finish_event
 from rsprune.engine.recipe import Dense, Recipe, Training
 from rsprune.engine.run import Run, execute
-from rsprune.engine.train import Job, Watch, train
-from rsprune.errors import RunError
+from rsprune.engine.train import Watch
+from rsprune.errors import InvalidParameterError, RunError
 from rsprune.recursion import PruneResult
 from rsprune.recursion.stages import measured
 
 sys.path.insert(0, str(Path(__file__).parents[1]))
 from benchmarks.cells import (
     Cell,
+    Done,
     base_recipe,
     changed,
     chosen,
@@ -106,7 +107,7 @@ def tp_sparse(run: Run) -> nn.Module:
     hook = register_optimizer_step_pre_hook(lambda *_: pruner.regularize(model))
     try:
         usual = settings.model_dump(include=set(Training.model_fields))
-        learn(run, model, "explore", Dense(**usual))
+        run.train(model, "explore", Dense(**usual))
     finally:
         hook.remove()
     return narrowed(model, pruner, run)
@@ -190,40 +191,37 @@ def work(cell: Cell, watch: Watch) -> None:
         return
     with alone(cell.directory):
         run = Run(cell.directory, watch)
-        run.baseline()
-        slim = method(run)  # repeats its bits when a cell goes on
-        learn(run, slim, "finetune", run.recipe.finetune, teacher=run.model.eval())
-        full, size = (measured(model, run.example) for model in (run.model, slim))
+        run.begin()
+        cut = run.state / "cut.safetensors"
+        if not cut.exists():
+            rsprune.save(method(run), cut)
+        slim = rsprune.load(run.model, cut)
+        run.train(slim, "finetune", run.recipe.finetune, teacher=run.model.eval())
+        sizes = (measured(model, run.example) for model in (run.model, slim))
         accuracies = run.validate(run.model), run.validate(slim)
-        result = PruneResult(slim, (), *accuracies, None, cell.name, full, size)
-        run.event(finish_event(run.model, result, run.data, run.machine, run.log.seconds))
+        run.finish(PruneResult(slim, (), *accuracies, None, cell.name, *sizes))
 
 
-def learn(run: Run, model: nn.Module, stage: str, settings: Training, **more: Any) -> None:
-    """Train a network as the engine does, from its last checkpoint; checkpoints stay."""
-    done = run.log.epochs_of(stage, 0)
-    event = {"event": "stage", "stage": stage, "round": 0, "epochs": settings.epochs, "lam": None}
-    run.watcher.event({**event, "done": done})
-    file = run.directory / "checkpoints" / f"{stage}-0.safetensors"
-    minutes = run.recipe.checkpoint_minutes
-    job = Job(stage, 0, settings, run.recipe.seed, file, minutes, **more)
-    train(model, run.data, job, run.machine, run)
-
-
-def figures(cells: Sequence[Cell]) -> list[str]:
+def figures(done: Sequence[Done]) -> list[str]:
     """The row of a method, over its finished seeds."""
-    finishes = [finish for finish in (cell.finish for cell in cells) if finish is not None]
-    if not finishes:
-        return ["not run"] + [""] * (len(HEADS) - 2)
-    found = [finish["after"]["test_accuracy"] for finish in finishes]
-    lost = mean([f["before"]["test_accuracy"] for f in finishes]) - mean(found)
+    found = [one.finish["after"]["test_accuracy"] for one in done]
+    lost = mean([one.finish["before"]["test_accuracy"] for one in done]) - mean(found)
     return [
-        ratio(finishes),
+        ratio(done),
         f"{mean(found):.2%}",
         ", ".join(f"{accuracy:.2%}" for accuracy in found),
         f"{100 * lost:.2f}",
-        minutes(finishes),
+        minutes(done),
     ]
+
+
+def check_peer(methods: Sequence[str]) -> None:
+    """Say what is missing before hours of training."""
+    if any(name.startswith("tp-") for name in methods) and not find_spec("torch_pruning"):
+        raise RunError(
+            "Torch-Pruning is not installed: pip install torch-pruning, or leave its methods out "
+            "with --only rsprune uniform-l1 scratch."
+        )
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
@@ -235,6 +233,13 @@ def main(arguments: Sequence[str] | None = None) -> None:
     options, rest = parser.parse_known_args(arguments)
     with ending():
         base = base_recipe(options, rest, BASE)
+        methods = chosen(METHODS, options.only)
+        check_peer(methods)
+        if base.compress.unit == "layer":
+            raise InvalidParameterError(
+                "the benchmark", "compress.unit", "auto or block", "layer",
+                "All methods cut the inner widths of blocks only.",
+            )  # fmt: skip
         cells = [
             Cell(
                 method,
@@ -242,15 +247,14 @@ def main(arguments: Sequence[str] | None = None) -> None:
                 options.out / method / f"seed-{seed}",
             )
             for seed in range(options.seeds)
-            for method in chosen(METHODS, options.only)
+            for method in methods
         ]
         for cell in cells:
             cell.check()
         if not options.table:
             work_off(cells, work)
-    names = dict.fromkeys(cell.name for cell in cells)
-    body = [[name, *figures([cell for cell in cells if cell.name == name])] for name in names]
-    print_table(HEADS, body, cells)
+        rows = {name: [cell for cell in cells if cell.name == name] for name in methods}
+        print_table(HEADS, rows, figures)
 
 
 if __name__ == "__main__":

@@ -31,9 +31,11 @@ def drawn(count: int) -> tuple[Labelled, Labelled]:
     images, labels = raw.train
     if count == len(labels):
         return raw.train, raw.test
-    if not raw.classes <= count < len(labels):
+    most = len(labels) - raw.classes  # one of every class is left
+    if not raw.classes <= count <= most:
         raise InvalidParameterError(
-            "the benchmark", "images", f"in the range [{raw.classes}, {len(labels)}]", count
-        )
+            "the benchmark", "images", f"in the range [{raw.classes}, {most}], or {len(labels)}",
+            count,
+        )  # fmt: skip
     _, index = split(labels, (count + 0.5) / len(labels), seed=0)  # the half survives rounding
     return (images[index], labels[index]), raw.test

@@ -107,10 +107,10 @@ def test_every_change_has_the_budget_of_the_base(command: list[str]) -> None:
         assert total == EPOCHS, name
     same = {row for row, (name, _) in found.items() if name == "base"}
     assert same == {
-        "base", "lambda-0.001", "rounds-1", "epsilon-0.1", "select-magnitude", "weights-inherited",
-        "optimizer-obprox-sg", "prox-share-50", "distillation-on", "unit-block",
+        "base", "lambda-0.001", "rounds-1", "select-magnitude", "weights-inherited",
+        "optimizer-obprox-sg", "prox-share-50", "finetune-lr-0.01", "distillation-on", "unit-block",
     }  # fmt: skip
-    assert len({name for name, _ in found.values()}) == 19
+    assert len({name for name, _ in found.values()}) == 22
     assert found["prox-share-75"][1].explore.prox_epochs == 4.5
     assert found["rounds-3"][1].explore.prox_epochs == 1
     assert found["optimizer-hspg-zero-groups"][1].compress.target_macs is None
@@ -160,6 +160,42 @@ def test_an_ablation_goes_on_and_prints_what_is_finished(
         ablation.main([*command, *out, "--explore.lam", "2e-3", "--table"])
     with pytest.raises(SystemExit, match=r"only.*lambda-0\.0005.*'selct"):
         ablation.main([*command, *out, "selct*"])
+
+
+def test_a_cell_that_diverges_is_told_and_stops_no_other(
+    command: list[str], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """A peer's as well as rsprune's own, which then gives the given network back."""
+    options = [*command, "--out", str(tmp_path), "--only", "rsprune", "uniform-l1"]
+    options += ["--explore.lr", "1e30", "--finetune.lr", "1e30"]
+    frontier.main(options)
+    found = table(capsys.readouterr().out)
+    assert [row[0] for row in found.values()] == ["diverged", "diverged"]
+    frontier.main(options)  # and it is not tried again
+    said = capsys.readouterr().out
+    assert "Diverged" not in said
+    assert table(said) == found
+
+
+def test_keys_mean_what_they_mean_to_a_run(command: list[str], tmp_path: Path) -> None:
+    """With hyphens too; what a run decides by itself is no other setting when it goes on."""
+    assert base(command, ablation, "--explore.prox-epochs", "1").explore.prox_epochs == 1
+    recipe = base(command, ablation, "--threads", "none", "--baseline.epochs", "5")
+    cell = cells.Cell("base", recipe, tmp_path / "cell")
+    begin(recipe, cell.directory)
+    cell.check()
+
+
+def test_what_cannot_be_compared_is_refused_before_training(
+    command: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    options = [*command, "--out", str(tmp_path)]
+    with pytest.raises(SystemExit, match=r"compress\.unit.*auto or block.*layer"):
+        frontier.main([*options, "--only", "rsprune", "--compress.unit", "layer"])
+    monkeypatch.setattr(frontier, "find_spec", lambda _: None)
+    with pytest.raises(SystemExit, match="pip install torch-pruning"):
+        frontier.main(options)
+    assert not list(tmp_path.iterdir())
 
 
 @pytest.fixture
@@ -299,7 +335,7 @@ def test_a_subset_is_drawn_of_every_class_alike(
         assert torch.equal(some, getattr(subset, f"cifar10_{count}")()[0][0])
     data = load("benchmarks.subset:cifar10_100", normalise="imagenet", augment="crop-flip")
     assert data.sizes == {"train": 90, "validation": 10, "test": 100}
-    with pytest.raises(InvalidParameterError, match=r"images.*\[10, 100\].*101"):
+    with pytest.raises(InvalidParameterError, match=r"images.*\[10, 90\], or 100.*101"):
         subset.cifar10_101()
     with pytest.raises(AttributeError, match="cifar10_12500"):
         _ = subset.cifar100

@@ -14,6 +14,8 @@ import rsprune
 from rsprune.cli.progress import make_console
 from rsprune.cli.settings import Subject, parse_settings, recipe_and_file
 from rsprune.data import load as load_data
+from rsprune.data.loading import FOLDER
+from rsprune.engine.directory import recipe_of
 from rsprune.engine.evaluate import accuracies, ranks
 from rsprune.engine.events import EventLog
 from rsprune.engine.machine import Machine
@@ -51,7 +53,7 @@ def evaluate(
         raise RecipeError(["Name a run directory or a file of weights: rsprune evaluate DIR"])
     recipe, file = recipe_and_file(target, options, _OTHERS)
     found = measure(recipe, file)
-    found |= _baseline(target)
+    found |= _baseline(target, recipe, found["images"])
     if as_json:
         typer.echo(json.dumps(found, indent=2))
         return
@@ -85,12 +87,23 @@ def measure(recipe: Recipe, file: Path) -> dict[str, Any]:
     }
 
 
-def _baseline(target: Path) -> dict[str, float | None]:
-    """The test accuracy of the original, where the run measured it."""
-    path = target / "events.jsonl"
-    finish = EventLog(path).find("finish") if path.exists() else None
-    before = {} if finish is None else finish["before"]
+def _baseline(target: Path, recipe: Recipe, images: int) -> dict[str, float | None]:
+    """The test accuracy of the original, where the run measured it on the same test images."""
+    before = {}
+    if (target / "events.jsonl").exists():
+        log = EventLog(target / "events.jsonl")
+        start, finish = log.find("start"), log.find("finish")
+        same = _test_data(recipe_of(target)) == _test_data(recipe)
+        if start and finish and same and start["sizes"]["test"] == images:
+            before = finish["before"]
     return {"baseline": before.get("test_accuracy"), "baseline_top5": before.get("test_top5")}
+
+
+def _test_data(recipe: Recipe) -> tuple[object, ...]:
+    """What the test images depend on; where a folder is differs from machine to machine."""
+    data = recipe.data
+    kind = FOLDER if data.startswith(f"{FOLDER}:") else data
+    return kind, recipe.loading.normalise, recipe.loading.size
 
 
 def _table(found: dict[str, Any]) -> Table:

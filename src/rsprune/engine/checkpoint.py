@@ -30,6 +30,7 @@ class Position:
     loss: float = 0.0  # summed over its images
     right: int = 0
     seen: int = 0
+    seconds: float = 0.0  # that it took, before a stop
 
 
 class Checkpoint:

@@ -12,6 +12,7 @@ from pathlib import Path
 
 import torch
 
+from rsprune.data.loading import FOLDER
 from rsprune.engine.recipe import SEARCH, Recipe, read_recipe
 from rsprune.errors import RunError, StorageError
 from rsprune.files import write_atomic
@@ -19,7 +20,7 @@ from rsprune.files import write_atomic
 if sys.platform != "win32":
     import fcntl
 
-_FOLDER = "imagefolder:"
+_FOLDER = f"{FOLDER}:"
 _PATIENCE = 60  # seconds that other processes wait for the first
 
 
@@ -42,11 +43,11 @@ def begin(recipe: Recipe, directory: Path) -> None:
             f"The directory '{directory}' cannot be made: {error.strerror}. Choose another with "
             "--out."
         ) from error
-    write_atomic(directory / "recipe.toml", _resolved(recipe).to_toml())
+    write_atomic(directory / "recipe.toml", resolved(recipe).to_toml())
     return None
 
 
-def _resolved(recipe: Recipe) -> Recipe:
+def resolved(recipe: Recipe) -> Recipe:
     """The recipe with what depends on this machine, or on other keys, decided."""
     threads = recipe.threads or torch.get_num_threads()  # the bits of a sum depend on them
     loading, data, weights = recipe.loading, recipe.data, recipe.weights

@@ -75,7 +75,6 @@ class Run:
             self.recipe.data, seed=self.recipe.seed, **self.recipe.loading.model_dump()
         )
         self.model = build_network(self.recipe, self.data.classes, self.data.input_shape)
-        self.round = 0
         self.rounds: list[Event] = []  # that the recursion has told of
         (directory / "checkpoints").mkdir(exist_ok=True)
         self.machine.wait()
@@ -104,26 +103,22 @@ class Run:
             self.log.append(event)
             self.watcher.event(event)
 
-    def _begin_stage(self, stage: str, number: int, epochs: int, lam: float | None = None) -> None:
-        """Log and show that a stage begins or goes on; checkpoints of other stages go."""
-        self.round = number
-        event = {"event": "stage", "stage": stage, "round": number, "epochs": epochs, "lam": lam}
-        if not self.machine.main:
-            return
-        if not self.log.holds(event):
-            self.log.append(event)
-        self.watcher.event({**event, "done": self.log.epochs_of(stage, number)})
-        self._clear_checkpoints(but=f"{stage}-{number}")
-
     def execute(self) -> Event:
         """Run what is left; the last event, ``finish``."""
         done = self.log.find("finish")
         if done is not None:
             return done
+        self.begin()
+        return self.finish(self._recursion())
+
+    def begin(self) -> None:
+        """Log what the run is about, and make or find its baseline."""
         if self.log.find("start") is None:
             self.event(start_event(self.recipe, self.data, self.machine))
         self.baseline()
-        result = self._recursion()
+
+    def finish(self, result: PruneResult) -> Event:
+        """Keep and measure the result; the last event."""
         finish = finish_event(self.model, result, self.data, self.machine, self.log.seconds)
         if self.machine.main:
             rsprune.save(result.model, self.directory / "model.safetensors")
@@ -149,9 +144,8 @@ class Run:
             self.machine.place(self.model)
             return
         if self.recipe.baseline.epochs:
-            self._begin_stage(BASELINE, 0, self.recipe.baseline.epochs)
             try:
-                self._train(self.model, BASELINE, self.recipe.baseline)
+                self.train(self.model, BASELINE, self.recipe.baseline)
             except DivergenceError as error:
                 raise RunError(f"There is no baseline to compress: {error}.") from error
         self.machine.place(self.model)
@@ -207,27 +201,44 @@ class Run:
         """Train a model sparse, in place, as the round of this number (else the present one)."""
         settings = self.recipe.explore
         number = len(self.rounds) if number is None else number
-        self._begin_stage("explore", number, settings.epochs, lam)
         units = None
         if settings.optimizer == "hspg" and self.recipe.compress.mode == "zero-groups":
             units = unit_slots(model, rsprune.trace(model, self.example))
-        self._train(model, "explore", settings, lam=lam, units=units)
+        self.train(model, "explore", settings, number, lam=lam, units=units)
 
     def _finetune(self, model: nn.Module) -> None:
         settings = self.recipe.finetune
         size = sum(p.numel() for p in model.parameters())
         made = [one["round"] for one in self.rounds if (one["after"] or {}).get("params") == size]
-        self._begin_stage("finetune", made[-1], settings.epochs)
         teacher = self.model.eval() if settings.distill else None
-        self._train(model, "finetune", settings, teacher=teacher)
+        self.train(model, "finetune", settings, made[-1], teacher=teacher)
 
-    def _train(self, model: nn.Module, stage: str, settings: Training, **more: Any) -> None:
-        name = f"{stage}-{self.round}.safetensors"
-        job = Job(
-            stage, self.round, settings, self.recipe.seed, self.directory / "checkpoints" / name,
-            self.recipe.checkpoint_minutes, **more,
-        )  # fmt: skip
+    def train(
+        self, model: nn.Module, stage: str, settings: Training, number: int = 0, **more: Any
+    ) -> None:
+        """Train a model in place, from its last checkpoint; checkpoints of other stages go.
+
+        Args:
+            model: what is trained.
+            stage: baseline, explore or finetune.
+            settings: the stage's table of the recipe.
+            number: of the round.
+            **more: further fields of the :class:`Job`.
+        """
+        self._begin_stage(stage, number, settings.epochs, more.get("lam"))
+        file = self.directory / "checkpoints" / f"{stage}-{number}.safetensors"
+        minutes = self.recipe.checkpoint_minutes
+        job = Job(stage, number, settings, self.recipe.seed, file, minutes, **more)
         train(model, self.data, job, self.machine, self)
+
+    def _begin_stage(self, stage: str, number: int, epochs: int, lam: float | None) -> None:
+        event = {"event": "stage", "stage": stage, "round": number, "epochs": epochs, "lam": lam}
+        if not self.machine.main:
+            return
+        if not self.log.holds(event):
+            self.log.append(event)
+        self.watcher.event({**event, "done": self.log.epochs_of(stage, number)})
+        self._clear_checkpoints(but=f"{stage}-{number}")
 
     def validate(self, model: nn.Module) -> float:
         """The accuracy that decides."""

@@ -108,7 +108,7 @@ class _Stage:
         self.position = Position()
         self.phase: str | None = None  # of the last step
         self.sums = torch.zeros(3, device=machine.device)  # loss, right, seen
-        self.saved_at = time.monotonic()
+        self.began = self.saved_at = time.monotonic()  # the present epoch, and the last saving
 
     def _make_optimizer(self) -> torch.optim.Optimizer:
         settings = self.job.settings
@@ -120,9 +120,9 @@ class _Stage:
     def run(self) -> None:
         self.position = self.checkpoint.load() or Position()
         while self.position.epoch < self.job.settings.epochs:
-            start = time.monotonic()
+            self.began = time.monotonic() - self.position.seconds
             self._epoch()
-            self._finish_epoch(time.monotonic() - start)
+            self._finish_epoch(time.monotonic() - self.began)
         if self.average is not None:
             self.model.load_state_dict(self.average.module.state_dict())
         self.model.zero_grad(set_to_none=True)
@@ -258,6 +258,7 @@ class _Stage:
         self.sums = sums if self.machine.main else torch.zeros_like(sums)
         loss, right, seen = self.sums.tolist()
         self.position.loss, self.position.right, self.position.seen = loss, int(right), int(seen)
+        self.position.seconds = time.monotonic() - self.began
         self._write()
 
     def _write(self) -> None:

@@ -60,6 +60,10 @@ class CifarResNet(nn.Module):
         self.layer2 = _stage(16, 32, blocks, stride=2)
         self.layer3 = _stage(32, 64, blocks, stride=2)
         self.linear = nn.Linear(64, classes)
+        self.reset_parameters()
+
+    def reset_parameters(self) -> None:
+        """Draw the weights of all layers anew."""
         for module in self.modules():
             if isinstance(module, nn.Conv2d | nn.Linear):
                 nn.init.kaiming_normal_(module.weight)

@@ -93,6 +93,10 @@ class ResNet(nn.Module):
         self.layer4 = _stage(kind, 256 * kind.expansion, 512, blocks[3], stride=2)
         self.avgpool = nn.AdaptiveAvgPool2d(1)
         self.fc = nn.Linear(512 * kind.expansion, classes)
+        self.reset_parameters()
+
+    def reset_parameters(self) -> None:
+        """Draw the weights of all convolutions anew."""
         for module in self.modules():
             if isinstance(module, nn.Conv2d):
                 nn.init.kaiming_normal_(module.weight, mode="fan_out", nonlinearity="relu")

@@ -247,7 +247,7 @@ def decided(run: Run) -> str:
     said = (
         "Test accuracy is looked at once, after the run is finished, on the first and on the last "
         "model; it decides nothing. Every choice of the run (when to stop, which model to keep) is "
-        f"made on {split}, which is cut from the training data."
+        f"made on {split}, on which the run does not train."
     )
     if run.start.recipe.get("weights"):
         said += (

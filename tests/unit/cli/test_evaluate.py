@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 import torch
+from torch import Tensor
 
 pytest.importorskip("typer")
 
@@ -36,6 +37,19 @@ def test_a_run_is_worth_what_it_said(finished: Path, capsys: Captured) -> None:
     assert found["test_accuracy"] == finish["after"]["test_accuracy"]
     assert found["baseline"] == finish["before"]["test_accuracy"]
     assert (found["data"], found["images"]) == ("digits", 360)
+
+
+@pytest.mark.parametrize("key", ["--loading.normalise=none", f"--data={__name__}:others"])
+def test_other_test_images_have_no_baseline(finished: Path, capsys: Captured, key: str) -> None:
+    """The run measured its original on its own test images."""
+    assert measured(capsys, str(finished), key)["baseline"] is None
+    assert measured(capsys, str(finished), "--loading.validation=0.3")["baseline"] is not None
+
+
+def others() -> tuple[tuple[Tensor, Tensor], tuple[Tensor, Tensor]]:
+    """As many test images as digits has."""
+    images, labels = torch.rand(360, 1, 8, 8), torch.arange(360) % 10
+    return (images, labels), (images, labels)
 
 
 def test_the_table(finished: Path, capsys: Captured) -> None:

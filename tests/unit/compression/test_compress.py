@@ -130,6 +130,16 @@ def test_fresh_weights() -> None:
     assert int(new.bn1.num_batches_tracked) == 0
 
 
+def test_fresh_weights_are_drawn_as_the_network_draws_them() -> None:
+    """Where it has a rule of its own, that rule, for the widths it has now."""
+    torch.manual_seed(0)
+    slim = rsprune.compress(
+        CifarResNet(8), torch.zeros(1, 3, 32, 32), target_macs=0.5, inherit=False
+    )
+    layer: Any = slim.get_submodule("layer3.0.conv2")
+    assert layer.weight.std().item() == pytest.approx((2 / layer.weight[0].numel()) ** 0.5, rel=0.1)
+
+
 def test_fresh_weights_need_a_method() -> None:
     """A module with parameters of its own but no reset_parameters is refused by name."""
 

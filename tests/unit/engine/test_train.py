@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
@@ -105,6 +106,29 @@ def test_a_training_that_was_stopped_ends_with_the_same_bits(
     for key, tensor in state(whole).items():
         assert torch.equal(tensor, state(part)[key]), key
     assert heard == watch.events
+
+
+def test_the_time_before_a_stop_counts(data: Data, machine: Machine, tmp_path: Path) -> None:
+    """An epoch that was interrupted took what its pieces took."""
+
+    class Slow(Watch):
+        """The first step takes a second; then the training stops."""
+
+        @property
+        def stopping(self) -> bool:
+            time.sleep(1)
+            return True
+
+    class Clock(Watch):
+        def event(self, event: dict[str, Any]) -> None:
+            seconds.append(event["seconds"])
+
+    seconds: list[float] = []
+    task = job(tmp_path, Dense(epochs=2, batch_size=512))
+    with pytest.raises(KeyboardInterrupt):
+        train(network(), data, task, machine, Slow())
+    train(network(), data, task, machine, Clock())
+    assert seconds[0] > 1 + seconds[1] / 2
 
 
 def test_a_baseline_learns_the_digits(data: Data, machine: Machine, tmp_path: Path) -> None:

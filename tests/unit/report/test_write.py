@@ -99,7 +99,7 @@ def test_which_data_decided(tmp_path: Path) -> None:
         for report in write_report(write(tmp_path, told)):
             text = report.read_text()
             assert "Test accuracy is looked at once, after the run is finished" in text
-            assert "the validation split of 143 images, which is cut from the training data" in text
+            assert "the validation split of 143 images, on which the run does not train" in text
             assert ("validation accuracy looks better than it is" in text) == bool(weights)
 
 
