@@ -10,6 +10,7 @@ from __future__ import annotations
 import argparse
 import io
 import re
+import sys
 from pathlib import Path
 
 import matplotlib
@@ -35,14 +36,16 @@ def main() -> None:
     options = parser.parse_args()
     log = EventLog(options.run / "events.jsonl")
     start = log.find("start")
-    assert start is not None, "the run has not begun"
+    explored = options.run / "state" / "round-0.explored.safetensors"
+    if start is None or not explored.exists():
+        sys.exit(f"'{options.run}' is no run that has explored, or one without its state.")
     lam, images = start["recipe"]["explore"]["lam"], start["sizes"]["train"]
     before = weights(options.run / "state" / "baseline.safetensors")
-    after = weights(options.run / "state" / "round-0.explored.safetensors")
+    after = weights(explored)
     scale = 1 / (images * lam)
     zeros = (after == 0).mean()
 
-    matplotlib.rcParams["svg.fonttype"] = "none"  # text stays text
+    matplotlib.rcParams |= {"svg.fonttype": "none", "svg.hashsalt": "laplace"}  # text, same bytes
     canvas = matplotlib.figure.Figure((10, 4), layout="constrained")
     axes = canvas.subplots()
     edges = np.linspace(-0.3, 0.3, 121)

@@ -7,7 +7,6 @@ import copy
 from pathlib import Path
 from typing import Any, cast
 
-import numpy as np
 import pytest
 import torch
 from torch import Tensor, nn
@@ -19,6 +18,7 @@ from rsprune.engine.directory import begin
 from rsprune.engine.run import Run
 from rsprune.errors import InvalidParameterError
 from rsprune.models.cifar_resnet import BasicBlock
+from tests.cifar10 import write_cifar10
 
 pytestmark = pytest.mark.filterwarnings("ignore::rsprune.errors.RsPruneWarning")
 HERE = __name__
@@ -317,16 +317,7 @@ def test_a_subset_is_drawn_of_every_class_alike(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Always the same images, and all test images; a number that cannot be is refused."""
-    numbers = np.random.default_rng(0)
-    arrays = {
-        f"{part}_{kind}": values
-        for part in ("train", "test")
-        for kind, values in (
-            ("images", numbers.integers(0, 256, (100, 3, 32, 32), dtype=np.uint8)),
-            ("labels", np.repeat(np.arange(10), 10)),
-        )
-    }
-    np.savez(tmp_path / "cifar10.npz", **arrays)
+    write_cifar10(tmp_path)
     monkeypatch.setenv("RSPRUNE_DATA", str(tmp_path))
     for count in (30, 70):
         (some, labels), (_, tested) = getattr(subset, f"cifar10_{count}")()

@@ -13,6 +13,7 @@ import typer
 from rich.console import Console
 from rich.table import Table
 
+from rsprune.cli.before_after import add_accuracy, add_costs
 from rsprune.cli.latency import latency_of_run
 from rsprune.cli.progress import Display, make_console
 from rsprune.cli.settings import Settings, run_directory
@@ -115,13 +116,10 @@ def result_table(finish: dict[str, Any], rows: Sequence[LatencyRow]) -> Table:
     for head in ("before", "after", ""):
         table.add_column(head, justify="right")
     before, after = finish["before"], finish["after"]
-    for name, key in (("MACs", "macs"), ("weights", "weights"), ("parameters", "params")):
-        ratio = before[key] / max(1, after[key])
-        table.add_row(name, f"{before[key]:,}", f"{after[key]:,}", f"{ratio:.2f}x fewer")
+    add_costs(table, before, after)
     for name, key in _ACCURACIES.items():
         if key in after:
-            a, b = before[key], after[key]
-            table.add_row(name, f"{a:.2%}", f"{b:.2%}", f"{100 * (b - a):+.2f} points")
+            add_accuracy(table, name, before[key], after[key])
     for row in rows:
         times = [f"{1000 * side.median:.3g} ms" for side in (row.original, row.compressed)]
         table.add_row(f"{row.runtime}, batch {row.batch}", *times, f"{row.speedup:.2f}x")

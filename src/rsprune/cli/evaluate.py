@@ -11,6 +11,7 @@ import typer
 from rich.table import Table
 
 import rsprune
+from rsprune.cli.before_after import add_accuracy, add_costs
 from rsprune.cli.progress import make_console
 from rsprune.cli.settings import Subject, parse_settings, recipe_and_file
 from rsprune.data import load as load_data
@@ -110,15 +111,8 @@ def _table(found: dict[str, Any]) -> Table:
     table = Table()
     for head in ("", "original", "compressed", ""):
         table.add_column(head, justify="right" if head else "left")
-    _add_accuracy(table, "test accuracy", found["baseline"], found["test_accuracy"])
+    add_accuracy(table, "test accuracy", found["baseline"], found["test_accuracy"])
     if found["test_top5"] is not None:
-        _add_accuracy(table, "test accuracy, top-5", found["baseline_top5"], found["test_top5"])
-    for label, key in (("MACs", "macs"), ("weights", "weights"), ("parameters", "params")):
-        before, after = found["before"][key], found["after"][key]
-        table.add_row(label, f"{before:,}", f"{after:,}", f"{before / max(1, after):.2f}x fewer")
+        add_accuracy(table, "test accuracy, top-5", found["baseline_top5"], found["test_top5"])
+    add_costs(table, found["before"], found["after"])
     return table
-
-
-def _add_accuracy(table: Table, name: str, before: float | None, after: float) -> None:
-    lost = "" if before is None else f"{100 * (after - before):+.2f} points"
-    table.add_row(name, "" if before is None else f"{before:.2%}", f"{after:.2%}", lost)

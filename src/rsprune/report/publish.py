@@ -90,6 +90,8 @@ def _check_place(place: Path, model: str, data: str) -> None:
     others = sorted(found - _KNOWN - _LATER)
     if others:
         raise RunError(f"'{place}' holds '{others[0]}', which no published run has. {_ELSEWHERE}")
+    if EVENTS not in found:
+        raise RunError(f"'{place}' holds no {EVENTS}, which published runs have. {_ELSEWHERE}")
     old = read_run(place).start
     if (old.model, old.data) != (model, data):
         raise RunError(

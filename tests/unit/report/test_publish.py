@@ -124,10 +124,13 @@ def test_nothing_else_is_replaced(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("mine")
     (tmp_path / "work").mkdir()
     (tmp_path / "work" / "thesis.tex").write_text("years")
+    (tmp_path / "recipes").mkdir()
+    (tmp_path / "recipes" / "recipe.toml").write_text("")
     publish(finished(tmp_path / "other", model="vgg16"), tmp_path / "results")
     for name, words in (
         ("file", "'.*file' is a file"),
         ("work", r"holds 'thesis\.tex', which no published run has"),
+        ("recipes", r"holds no events\.jsonl, which published runs have"),
         ("run", "holds 'state', which no published run has"),
         ("results", "holds vgg16 on imagefolder:photos, not small_cnn on imagefolder:photos"),
     ):
