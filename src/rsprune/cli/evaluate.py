@@ -15,7 +15,7 @@ from rsprune.cli.before_after import add_accuracy, add_costs
 from rsprune.cli.progress import make_console
 from rsprune.cli.settings import Subject, parse_settings, recipe_and_file
 from rsprune.data import load as load_data
-from rsprune.data.loading import FOLDER
+from rsprune.data.loading import change_folder
 from rsprune.engine.directory import recipe_of
 from rsprune.engine.evaluate import accuracies, ranks
 from rsprune.engine.events import EventLog
@@ -102,9 +102,7 @@ def _baseline(target: Path, recipe: Recipe, images: int) -> dict[str, float | No
 
 def _test_data(recipe: Recipe) -> tuple[object, ...]:
     """What the test images depend on; where a folder is differs from machine to machine."""
-    data = recipe.data
-    kind = FOLDER if data.startswith(f"{FOLDER}:") else data
-    return kind, recipe.loading.normalise, recipe.loading.size
+    return change_folder(recipe.data, lambda _: ""), recipe.loading.normalise, recipe.loading.size
 
 
 def _table(found: dict[str, Any]) -> Table:

@@ -18,6 +18,7 @@ from rsprune.cli.settings import Options, recipe_and_file
 from rsprune.cli.sizes import typed_sizes
 from rsprune.data import Data
 from rsprune.data import load as load_data
+from rsprune.data.loading import change_folder
 from rsprune.engine.evaluate import accuracy
 from rsprune.engine.machine import Machine
 from rsprune.engine.network import build_network
@@ -143,11 +144,10 @@ def _without_data(
 
 def _texts(recipe: Recipe, directory: Path, run: Run | None) -> dict[str, str]:
     """What is known of a run's model: its name, its data, its recipe, its accuracy."""
-    source, colon, rest = recipe.data.partition(":")
     contents = (directory / "recipe.toml").read_bytes()
     texts = {
         "name": recipe.model,
-        "data": f"{source}{colon}{Path(rest).name}",  # not where a folder is on this machine
+        "data": change_folder(recipe.data, lambda path: Path(path).name),  # not this machine's
         "recipe_sha256": hashlib.sha256(contents).hexdigest(),
     }
     if run is not None and run.finish is not None:

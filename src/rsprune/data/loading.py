@@ -99,6 +99,17 @@ def load(
     return in_memory(name, raw, augment=known.augment if augment == "auto" else augment, **usual)
 
 
+def change_folder(name: str, change: Callable[[str], str]) -> str:
+    """The name of a data set; for an image folder, with another directory.
+
+    Args:
+        name: as for ``load``.
+        change: from the old directory to the new one.
+    """
+    prefix = f"{FOLDER}:"
+    return prefix + change(name.removeprefix(prefix)) if name.startswith(prefix) else name
+
+
 def _from_factory(name: str, augment: str, usual: dict[str, Any]) -> Data:
     found = made(name)
     if isinstance(found, Raw):

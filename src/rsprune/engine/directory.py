@@ -12,7 +12,7 @@ from pathlib import Path
 
 import torch
 
-from rsprune.data.loading import FOLDER
+from rsprune.data.loading import change_folder
 from rsprune.engine.recipe import SEARCH, Recipe, read_recipe
 from rsprune.errors import RunError, StorageError
 from rsprune.files import write_atomic
@@ -20,7 +20,6 @@ from rsprune.files import write_atomic
 if sys.platform != "win32":
     import fcntl
 
-_FOLDER = f"{FOLDER}:"
 _PATIENCE = 60  # seconds that other processes wait for the first
 
 
@@ -50,11 +49,9 @@ def begin(recipe: Recipe, directory: Path) -> None:
 def resolved(recipe: Recipe) -> Recipe:
     """The recipe with what depends on this machine, or on other keys, decided."""
     threads = recipe.threads or torch.get_num_threads()  # the bits of a sum depend on them
-    loading, data, weights = recipe.loading, recipe.data, recipe.weights
+    loading, weights = recipe.loading, recipe.weights
     if loading.directory is not None:
         loading = loading.model_copy(update={"directory": _absolute(loading.directory)})
-    if data.startswith(_FOLDER):
-        data = f"{_FOLDER}{_absolute(data.removeprefix(_FOLDER))}"
     if weights is not None:
         weights = _absolute(weights)
     baseline = recipe.baseline
@@ -62,8 +59,8 @@ def resolved(recipe: Recipe) -> Recipe:
         baseline = baseline.model_copy(update={"epochs": 0})  # it is trained already
     return recipe.model_copy(
         update={
-            "threads": threads, "loading": loading, "data": data, "weights": weights,
-            "baseline": baseline,
+            "threads": threads, "loading": loading, "weights": weights, "baseline": baseline,
+            "data": change_folder(recipe.data, _absolute),
         }
     )  # fmt: skip
 

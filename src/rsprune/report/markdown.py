@@ -40,8 +40,9 @@ def to_markdown(run: Run, pictures: Sequence[str] = ()) -> str:
 def _status(run: Run) -> str:
     if run.finish is None:
         return tables.UNFINISHED
-    time, why = numbers.seconds(run.finish.seconds), run.finish.stopped.rstrip(".")
-    return f"Finished after {time} of training: {why}."
+    return (
+        f"Finished after {numbers.seconds(run.finish.seconds)} of training: {run.finish.stopped}."
+    )
 
 
 def _again(run: Run) -> str:

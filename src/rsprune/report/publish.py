@@ -10,7 +10,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from rsprune.data.loading import FOLDER
+from rsprune.data.loading import change_folder
 from rsprune.engine.directory import recipe_of
 from rsprune.engine.events import EventLog
 from rsprune.engine.recipe import Recipe
@@ -126,8 +126,9 @@ def _names_only(value: Any) -> Any:
         return {key: _names_only(inner) for key, inner in value.items()}
     if isinstance(value, list):
         return [_names_only(inner) for inner in value]
-    if not isinstance(value, str):
-        return value
-    kind = f"{FOLDER}:" if value.startswith(f"{FOLDER}:") else ""
-    path = Path(value.removeprefix(kind))
-    return f"{kind}{path.name}" if path.is_absolute() else value
+    return change_folder(_name(value), _name) if isinstance(value, str) else value
+
+
+def _name(text: str) -> str:
+    path = Path(text)
+    return path.name if path.is_absolute() else text

@@ -158,7 +158,7 @@ def _finish(event: dict[str, Any]) -> Finish:
         for layer in event.get("layers") or ()
     )
     return Finish(
-        stopped=event["stopped"],
+        stopped=event["stopped"].removesuffix("."),
         seconds=event.get("seconds"),
         before=_outcome(event["before"]),
         after=_outcome(event["after"]),

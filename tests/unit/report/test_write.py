@@ -157,6 +157,15 @@ def test_names_are_escaped(tmp_path: Path) -> None:
     assert plots_of(html)["widths"]["data"][0]["x"][0].startswith("&lt;img")
 
 
+@pytest.mark.parametrize("why", ["2 rounds were asked for", "Round 1 was flat. Nothing was cut."])
+def test_why_a_run_ended_is_a_sentence(tmp_path: Path, why: str) -> None:
+    """It ends with one full stop, whether or not the engine's remark had one."""
+    told = events()
+    told[-1]["stopped"] = why
+    for file in write_report(write(tmp_path, told)):
+        assert re.search(rf"of training: {why.rstrip('.')}\.[^.]", file.read_text())
+
+
 @pytest.mark.parametrize("length", range(1, len(events())))
 def test_any_beginning_of_a_run(tmp_path: Path, length: int) -> None:
     """Whatever a run has told when it is killed, there is a report, which says it is unfinished."""
