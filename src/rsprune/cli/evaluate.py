@@ -15,9 +15,8 @@ from rsprune.cli.before_after import add_accuracy, add_costs
 from rsprune.cli.progress import make_console
 from rsprune.cli.settings import Subject, parse_settings, recipe_and_file
 from rsprune.data import load as load_data
-from rsprune.data.loading import change_folder
 from rsprune.engine.directory import recipe_of
-from rsprune.engine.evaluate import accuracies, ranks
+from rsprune.engine.evaluate import accuracies, ranks, same_test_images
 from rsprune.engine.events import EventLog
 from rsprune.engine.machine import Machine
 from rsprune.engine.network import build_network
@@ -94,15 +93,10 @@ def _baseline(target: Path, recipe: Recipe, images: int) -> dict[str, float | No
     if (target / "events.jsonl").exists():
         log = EventLog(target / "events.jsonl")
         start, finish = log.find("start"), log.find("finish")
-        same = _test_data(recipe_of(target)) == _test_data(recipe)
+        same = same_test_images(recipe_of(target), recipe)
         if start and finish and same and start["sizes"]["test"] == images:
             before = finish["before"]
     return {"baseline": before.get("test_accuracy"), "baseline_top5": before.get("test_top5")}
-
-
-def _test_data(recipe: Recipe) -> tuple[object, ...]:
-    """What the test images depend on; where a folder is differs from machine to machine."""
-    return change_folder(recipe.data, lambda _: ""), recipe.loading.normalise, recipe.loading.size
 
 
 def _table(found: dict[str, Any]) -> Table:

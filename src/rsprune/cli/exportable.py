@@ -19,7 +19,8 @@ from rsprune.cli.sizes import typed_sizes
 from rsprune.data import Data
 from rsprune.data import load as load_data
 from rsprune.data.loading import change_folder
-from rsprune.engine.evaluate import accuracy
+from rsprune.engine.directory import recipe_of
+from rsprune.engine.evaluate import accuracy, same_test_images
 from rsprune.engine.machine import Machine
 from rsprune.engine.network import build_network
 from rsprune.engine.recipe import Recipe
@@ -150,7 +151,7 @@ def _texts(recipe: Recipe, directory: Path, run: Run | None) -> dict[str, str]:
         "data": change_folder(recipe.data, lambda path: Path(path).name),  # not this machine's
         "recipe_sha256": hashlib.sha256(contents).hexdigest(),
     }
-    if run is not None and run.finish is not None:
+    if run and run.finish and same_test_images(recipe, recipe_of(directory)):
         after = run.finish.after
         known = {
             "validation_accuracy": after.validation_accuracy,

@@ -1,4 +1,4 @@
-"""The accuracy of a classifier."""
+"""The accuracy of a classifier, and whether two of them can be compared."""
 
 from __future__ import annotations
 
@@ -6,7 +6,9 @@ import torch
 from torch import nn
 
 from rsprune.data import Part
+from rsprune.data.loading import change_folder
 from rsprune.engine.machine import Machine
+from rsprune.engine.recipe import Recipe
 from rsprune.shadow import evaluating
 
 BATCH = 500
@@ -16,6 +18,15 @@ _FEW = 10  # classes; five guesses among so few say little
 def accuracy(model: nn.Module, part: Part, machine: Machine) -> float:
     """The share of images in ``part`` that ``model`` classifies rightly; its mode is kept."""
     return accuracies(model, part, machine, (1,))[0]
+
+
+def same_test_images(one: Recipe, other: Recipe) -> bool:
+    """Whether accuracies under two recipes can be compared; where a folder is may differ."""
+    return _test_images(one) == _test_images(other)
+
+
+def _test_images(recipe: Recipe) -> tuple[object, ...]:
+    return change_folder(recipe.data, lambda _: ""), recipe.loading.normalise, recipe.loading.size
 
 
 def ranks(classes: int) -> tuple[int, ...]:

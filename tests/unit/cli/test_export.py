@@ -152,6 +152,14 @@ def test_a_file_with_data_and_options_of_its_model(tmp_path: Path, capsys: Captu
     assert not (tmp_path / "small.int8.onnx").exists()
 
 
+def test_a_run_on_other_images_is_measured_again(finished: Path) -> None:
+    """What the run measured holds for its own test images alone."""
+    assert run(["export", str(finished), "--loading.normalise", "none"]) == 0
+    texts = texts_of(finished / "model.onnx")
+    assert json.loads(texts["test_accuracy"]) != events()[-1]["after"]["test_accuracy"]
+    assert "validation_accuracy" not in texts
+
+
 def test_a_run_whose_data_are_gone(tmp_path: Path, slim: nn.Module, capsys: Captured) -> None:
     """Is compared on random inputs, and cannot be calibrated."""
     keys = {"data": "fashion-mnist", "loading.directory": str(tmp_path / "none")}
