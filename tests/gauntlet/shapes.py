@@ -173,7 +173,7 @@ def expand_as_and_cat(m: Net, x: Tensor) -> Tensor:
     return m.head(m.conv2(torch.cat([x, context], 1)))
 
 
-@net(IMAGE, either="conv1", literal=True, conv1=conv(3, 1), conv2=conv(8, 6), head=head(6))
+@net(IMAGE, "conv2", literal=True, conv1=conv(3, 1), conv2=conv(8, 6), head=head(6))
 def one_channel_expanded(m: Net, x: Tensor) -> Tensor:
     return m.head(m.conv2(m.conv1(x).expand(-1, 8, -1, -1)))
 

@@ -7,7 +7,7 @@ group to zero when its trial point leaves the half-space around the present one.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, Literal
 
 import torch
@@ -27,6 +27,7 @@ from rsprune.optim.slots import (
     group_sums,
     listed,
     memberships,
+    remaining,
     starts_in,
     sums_along,
     ungrouped,
@@ -155,6 +156,18 @@ class HSPG(SparseOptimizer):
             dim, ids = group["members"][place[param]]
             group["members"][place[param]] = (dim, ids.to(param.device))
         return [group["members"][place[param]] for param in params]
+
+    def cut_members(self, kept: Mapping[Tensor, Mapping[int, Tensor]]) -> None:
+        """Follow parameters that are about to be cut; groups of which nothing remains are gone.
+
+        Args:
+            kept: for every parameter, the indices that remain along the dimensions that are cut.
+        """
+        for group in self.param_groups:
+            cuts = [kept.get(param, {}) for param in group["params"]]
+            group["members"], group["group_count"] = remaining(
+                group["members"], group["group_count"], cuts
+            )
 
     def __repr__(self) -> str:
         """As other optimizers print, without the long lists of members."""

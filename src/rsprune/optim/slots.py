@@ -7,7 +7,7 @@ share an element; hence the slots of one parameter all lie along one dimension.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from numbers import Integral
 from typing import NoReturn
 
@@ -57,6 +57,28 @@ def memberships(
         )
         for p in params
     ], len(groups)
+
+
+def remaining(
+    members: Sequence[Membership], count: int, kept: Sequence[Mapping[int, Tensor]]
+) -> tuple[list[Membership], int]:
+    """The memberships of parameters that were cut, and the number of groups that are left.
+
+    Args:
+        members: of the parameters before.
+        count: of the groups before.
+        kept: for each parameter, the indices that remain along the dimensions that are cut.
+    """
+    cut = [
+        (dim, ids.cpu()[own[dim].cpu()] if dim in own else ids.cpu())
+        for (dim, ids), own in zip(members, kept, strict=True)
+    ]
+    left = torch.zeros(count + 1, dtype=torch.bool)
+    for _, ids in cut:
+        left[ids] = True
+    left[count] = True  # what is in no group has the last number, then as now
+    numbers = left.cumsum(0) - 1
+    return [(dim, numbers[ids]) for dim, ids in cut], int(numbers[-1])
 
 
 def listed(owner: str, groups: object) -> list[list[Slot]]:

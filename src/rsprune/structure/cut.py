@@ -187,9 +187,15 @@ def cut_optimizer(
     new: nn.Module,
     kept: Mapping[str, Mapping[int, Tensor]],
 ) -> None:
-    """Point ``optimizer`` at the new model's parameters, and cut what it remembers of them."""
+    """Point ``optimizer`` at the new model's parameters, and cut what it remembers of them.
+
+    One that numbers the indices of its parameters outside of its state, as HSPG does for its
+    groups, has a method ``cut_members`` for it.
+    """
     names: dict[Tensor, str] = {p: name for name, p in old.named_parameters()}
     fresh = named_tensors(new)
+    if hasattr(optimizer, "cut_members"):
+        optimizer.cut_members({p: kept.get(name, {}) for p, name in names.items()})
     for group in optimizer.param_groups:
         group["params"] = [fresh[names[p]] if p in names else p for p in group["params"]]
     for parameter in list(optimizer.state):

@@ -16,7 +16,6 @@ from typing import Any
 import torch
 from safetensors import SafetensorError, safe_open
 from torch import Tensor, nn
-from torch.nn.modules.batchnorm import _NormBase
 
 from rsprune.errors import FileFormatError, InvalidParameterError
 from rsprune.files import write_tensors
@@ -78,7 +77,7 @@ def load(model: nn.Module, path: str | os.PathLike[str]) -> nn.Module:
     if metadata["model"] != type(model).__qualname__:
         raise FileFormatError(
             f"'{path}' is of another model: of the class {metadata['model']}, not "
-            f"{type(model).__qualname__}."
+            f"{type(model).__qualname__}. Give a full-size model of that class."
         )
     _check_fit(Path(path), originals, tensors)
     new = {name: _like(originals[name], tensors[name]) for name in originals}
@@ -105,11 +104,12 @@ def _texts(metadata: Mapping[str, str], own: Mapping[str, str]) -> Mapping[str, 
 def _attributes(model: nn.Module) -> dict[str, dict[str, Any]]:
     """The integers and tuples of integers that the modules hold: widths may be among them.
 
-    Those of torch's own layers follow from their parameters, except in norms that have none.
+    Those of torch's own layers follow from their parameters, except in layers that have none.
     """
     found: dict[str, dict[str, Any]] = {}
     for name, module in model.named_modules():
-        if type(module).__module__.startswith("torch.nn.") and not isinstance(module, _NormBase):
+        own = [*module.parameters(recurse=False), *module.buffers(recurse=False)]
+        if own and type(module).__module__.startswith("torch.nn."):
             continue
         for attribute, value in vars(module).items():
             if attribute.startswith("_") or isinstance(value, bool):
@@ -130,14 +130,16 @@ def _read(path: Path) -> tuple[Mapping[str, str], dict[str, Tensor]]:
     except (SafetensorError, OSError, ValueError) as error:
         raise FileFormatError(f"'{path}' is damaged or not a safetensors file: {error}") from error
     if metadata.get("format") != FORMAT:
-        raise FileFormatError(f"'{path}' was not written by rsprune.save.")
+        raise FileFormatError(f"'{path}' was not written by rsprune.save, whose files load reads.")
     if metadata.get("version") != str(VERSION):
         raise FileFormatError(
             f"'{path}' has format version {metadata.get('version')}; this rsprune reads version "
-            f"{VERSION}. Upgrade rsprune."
+            f"{VERSION}. Use the rsprune that wrote it, or write it anew."
         )
     if metadata.get("checksum") != _checksum(tensors, metadata.get("widths", "")):
-        raise FileFormatError(f"'{path}' is damaged: its checksum does not fit its contents.")
+        raise FileFormatError(
+            f"'{path}' is damaged: its checksum does not fit its contents. Copy or write it anew."
+        )
     return metadata, tensors
 
 

@@ -6,6 +6,7 @@ import functools
 import inspect
 import warnings
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any, NamedTuple
 
 import pytest
@@ -64,8 +65,10 @@ def _ignore(entry: Entry) -> None:
         warnings.filterwarnings("ignore", message=entry.ignore)
 
 
-def holding(graph: ChannelGraph, model: nn.Module, layer: str) -> list[ChannelGroup]:
-    """The prunable groups that hold a layer, written as in the gauntlet."""
+def holding(
+    graph: ChannelGraph, model: nn.Module, layer: str, *, prunable: bool = True
+) -> list[ChannelGroup]:
+    """The groups that can, or cannot, be pruned and hold a layer, written as in the gauntlet."""
     name, _, dim = layer.partition(":")
     tensors = tensors_of(model)
     original = tensors[name if name in tensors else f"{name}.weight"]
@@ -73,7 +76,7 @@ def holding(graph: ChannelGraph, model: nn.Module, layer: str) -> list[ChannelGr
     return [
         group
         for group in graph.groups
-        if group.prunable
+        if group.prunable == prunable
         and any(slot.tensor in aliases and slot.dim == int(dim or 0) for slot in group.slots)
     ]
 
@@ -96,11 +99,14 @@ def test_what_cannot_be_prunable_is_frozen_by_name(entry: Entry) -> None:
 
 @nets
 def test_what_may_be_either_is_prunable_or_explained(entry: Entry) -> None:
+    """A layer is kept whole for a reason that is among those of the graph."""
     model, _, graph, _ = traced(entry.name)
+    reasons = {"has one unit only", *(str(frozen) for frozen in graph.frozen)}
     for layer in entry.either:
         if not holding(graph, model, layer):
-            assert graph.frozen
-            assert all(frozen.operator and frozen.reason for frozen in graph.frozen)
+            kept = holding(graph, model, layer, prunable=False)
+            assert kept
+            assert all(group.reason in reasons for group in kept)
 
 
 @nets
@@ -153,6 +159,18 @@ def check(entry: Entry, drop_of: Callable[[ChannelGraph, int], Drop], seed: int)
         else:
             assert difference(output, reference) <= TOLERANCE
         train_once(slim, inputs)
+
+
+@nets
+def test_what_was_cut_is_saved_and_loaded(entry: Entry, tmp_path: Path) -> None:
+    """Widths outlive the file, also those that no parameter shows."""
+    model, inputs, graph, _ = traced(entry.name)
+    with warnings.catch_warnings():
+        _ignore(entry)
+        slim = rsprune.prune(model, graph, drop=half_drop(graph, 0))
+        rsprune.save(slim, tmp_path / "slim.safetensors")
+        again = rsprune.load(model, tmp_path / "slim.safetensors")
+        assert difference(evaluate(again, inputs), evaluate(slim, inputs)) <= TOLERANCE
 
 
 @nets

@@ -13,6 +13,7 @@ import torch
 from torch import Tensor, nn
 
 import rsprune
+from rsprune.optim import HSPG, RDA, OBProxSG
 from rsprune.structure.groups import ChannelGraph
 from tests.gauntlet import ENTRIES
 from tests.surgery import (
@@ -404,6 +405,9 @@ OPTIMIZERS: dict[str, Callable[[Any], torch.optim.Optimizer]] = {
     "amsgrad": lambda params: torch.optim.AdamW(params, 1e-2, amsgrad=True),
     "rmsprop": lambda params: torch.optim.RMSprop(params, 1e-3, momentum=0.9, centered=True),
     "adagrad": lambda params: torch.optim.Adagrad(params, 1e-2),
+    "obprox-sg": lambda params: OBProxSG(params, 1e-4, lam=1e-2, momentum=0.9, prox_steps=1),
+    "rda": lambda params: RDA(params, 1e-4, lam=1e-4, gamma=1e3),
+    "hspg": lambda params: HSPG(params, 1e-4, lam=1e-2, momentum=0.9, prox_steps=1),
 }
 optimizers = pytest.mark.parametrize("make", OPTIMIZERS.values(), ids=list(OPTIMIZERS))
 MakeOptimizer = Callable[[Any], torch.optim.Optimizer]
@@ -456,13 +460,14 @@ def test_optimizer_state_is_cut_like_the_weights(make: MakeOptimizer) -> None:
 @optimizers
 def test_optimizer_is_pointed_to_the_pruned_model(make: MakeOptimizer) -> None:
     model, optimizer, x = trained(make)
-    settings = [{k: v for k, v in g.items() if k != "params"} for g in optimizer.param_groups]
+    changing = {"params", "members", "group_count"}
+    settings = [{k: g[k] for k in g.keys() - changing} for g in optimizer.param_groups]
     places = [[id(p) for p in g["params"]] for g in optimizer.param_groups]
     names = {id(p): name for name, p in model.named_parameters()}
     slim, _, _ = prune_half(model, x, optimizer=optimizer)
     new = dict(slim.named_parameters())
     for group, place, setting in zip(optimizer.param_groups, places, settings, strict=True):
-        assert {k: v for k, v in group.items() if k != "params"} == setting
+        assert {k: group[k] for k in group.keys() - changing} == setting
         expected = [new[names[i]] for i in place]
         assert len(group["params"]) == len(expected)
         assert all(a is b for a, b in zip(group["params"], expected, strict=True))
@@ -505,6 +510,20 @@ def test_optimizer_state_can_be_saved_afterwards(make: MakeOptimizer) -> None:
     fresh = make(groups_of(slim))
     fresh.load_state_dict(optimizer.state_dict())
     step(slim, fresh, x)
+
+
+def test_groups_of_hspg_are_cut_like_the_weights() -> None:
+    """The groups that are left are those of an optimizer made for the pruned model."""
+    model, optimizer, x = trained(OPTIMIZERS["hspg"])
+    slim, _, _ = prune_half(model, x, optimizer=optimizer)
+    fresh = OPTIMIZERS["hspg"](groups_of(slim))
+    for group, expected in zip(optimizer.param_groups, fresh.param_groups, strict=True):
+        assert group["group_count"] == expected["group_count"]
+        for (dim, ids), (wanted, numbers) in zip(
+            group["members"], expected["members"], strict=True
+        ):
+            assert dim == wanted
+            assert torch.equal(ids, numbers)
 
 
 def test_optimizer_of_some_parameters() -> None:
