@@ -34,11 +34,20 @@ def two(*module: str) -> str:
 
 
 def test_they_end_with_the_same_network(tmp_path: Path) -> None:
-    """Also with the same statistics in its norms, which each took from its own images."""
+    """Also with the same statistics in its norms, which each took from its own images.
+
+    One that was stopped in the middle of its epoch ends and tells as one that was not.
+    """
     two("tests.integration.agreeing", str(tmp_path))
-    for name in ("plain", "averaged"):
+    for name in ("plain", "averaged", "pieces"):
         one, other = (tmp_path / f"{name}-{rank}.safetensors" for rank in (0, 1))
         assert one.read_bytes() == other.read_bytes(), name
+    whole, pieces = (tmp_path / f"{name}-0.safetensors" for name in ("plain", "pieces"))
+    assert whole.read_bytes() == pieces.read_bytes()
+    told = json.loads((tmp_path / "events-0.json").read_text())
+    (expected,), (found,) = told["plain"], told["pieces"]
+    assert found["accuracy"] == expected["accuracy"]
+    assert found["loss"] == pytest.approx(expected["loss"], rel=1e-5)
 
 
 def test_two_processes_finish_a_run(tmp_path: Path) -> None:

@@ -105,7 +105,20 @@ class Recipe(Section):
         return name
 
     @model_validator(mode="after")
-    def _fits_together(self) -> Recipe:
+    def _suits_two_gradients(self) -> Recipe:
+        if self.explore.optimizer != "prox-svrg":
+            return self
+        faults = []
+        if self.explore.clip:
+            faults.append("explore.clip would cut its two gradients apart; leave it out.")
+        if self.precision == "fp16":
+            faults.append("precision = 'fp16' cannot scale its two losses; use 'no' or 'bf16'.")
+        if faults:
+            raise ValueError(" ".join(["explore.optimizer = 'prox-svrg':", *faults]))
+        return self
+
+    @model_validator(mode="after")
+    def _suits_zero_groups(self) -> Recipe:
         if self.compress.mode != "zero-groups":
             return self
         usual = Compress()  # type: ignore[call-arg]

@@ -123,6 +123,8 @@ class _Stage:
             self.began = time.monotonic() - self.position.seconds
             self._epoch()
             self._finish_epoch(time.monotonic() - self.began)
+            if any(self._agreed(self.watch.stopping)):
+                raise KeyboardInterrupt
         if self.average is not None:
             self.model.load_state_dict(self.average.module.state_dict())
         self.model.zero_grad(set_to_none=True)
@@ -131,7 +133,8 @@ class _Stage:
 
     def _epoch(self) -> None:
         at, job = self.position, self.job
-        self.sums = torch.tensor([at.loss, at.right, at.seen], device=self.machine.device)
+        sums = [at.loss, at.right, at.seen] if self.machine.main else [0.0] * 3  # those of all
+        self.sums = torch.tensor(sums, device=self.machine.device)
         self.model.train()
         if isinstance(self.optimizer, ProxSVRG) and at.step == 0:
             self.optimizer.snapshot(self._full_gradient)
@@ -149,18 +152,21 @@ class _Stage:
 
     def _pause(self) -> None:
         """Between two steps: keep the state if it is time to, and stop if that is asked for."""
-        several = self.machine.shard[1] > 1
-        if several and self.position.step % _LOOK_EVERY:
+        if self.machine.shard[1] > 1 and self.position.step % _LOOK_EVERY:
             return  # to agree takes processes as long as a step
-        save = time.monotonic() - self.saved_at > 60 * self.job.minutes
-        stop = self.watch.stopping
-        if several:
-            wishes = torch.tensor([save, stop], dtype=torch.int, device=self.machine.device)
-            save, stop = self.machine.total(wishes).tolist()
+        due = time.monotonic() - self.saved_at > 60 * self.job.minutes
+        save, stop = self._agreed(due, self.watch.stopping)
         if save or stop:
             self._save()
         if stop:
             raise KeyboardInterrupt
+
+    def _agreed(self, *wishes: bool) -> list[bool]:
+        """Each wish, where any of the processes has it."""
+        if self.machine.shard[1] == 1:
+            return list(wishes)
+        counts = torch.tensor(wishes, dtype=torch.int, device=self.machine.device)
+        return [count > 0 for count in self.machine.total(counts).tolist()]
 
     def _step(self, batch: Batch) -> None:
         at, settings = self.position, self.job.settings
@@ -170,14 +176,26 @@ class _Stage:
             group["lr"] = rate
         self.phase = getattr(self.optimizer, "phase", None)
         if isinstance(self.optimizer, ProxSVRG):
-            self.optimizer.step(lambda: self._gradient(batch).item())
+            self._step_twice(self.optimizer, batch)
         else:
-            self._gradient(batch)
+            self._count(*self._gradient(batch))
             self.stepper.step()
         if self.average is not None:
             self.average.update_parameters(self.model)
 
-    def _gradient(self, batch: Batch) -> Tensor:
+    def _step_twice(self, optimizer: ProxSVRG, batch: Batch) -> None:
+        """A step that needs the gradients at two points; the first is where the network is."""
+        found: list[tuple[Tensor, Tensor]] = []
+
+        def closure() -> float:
+            found.append(self._gradient(batch))
+            return found[-1][0].item()
+
+        optimizer.step(closure)
+        self._count(*found[0])
+
+    def _gradient(self, batch: Batch) -> tuple[Tensor, Tensor]:
+        """Leave the gradient in ``.grad``; the mean loss, and which images came out right."""
         images, labels = batch
         images = images.contiguous(memory_format=self.machine.memory_format)
         self.stepper.zero_grad()
@@ -187,11 +205,12 @@ class _Stage:
         self.machine.backward(loss)
         if self.job.settings.clip:
             self.machine.clip(self.model, self.job.settings.clip)
-        with torch.no_grad():
-            right = (scores.argmax(1) == labels).sum()
-            count = torch.full_like(right, len(labels))  # a copy would make a GPU wait
-            self.sums += torch.stack([loss.float() * count, right, count])
-        return loss
+        return loss.detach(), scores.detach().argmax(1) == labels
+
+    def _count(self, loss: Tensor, right: Tensor) -> None:
+        hits = right.sum()
+        count = torch.full_like(hits, len(right))  # a copy would make a GPU wait
+        self.sums += torch.stack([loss.float() * count, hits, count])
 
     def _loss(self, scores: Tensor, images: Tensor, labels: Tensor) -> Tensor:
         settings = self.job.settings

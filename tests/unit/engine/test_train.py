@@ -20,6 +20,7 @@ from rsprune.engine.recipe import Dense, Explore, Finetune, Recipe, Training
 from rsprune.engine.train import Job, train
 from rsprune.errors import DivergenceError, RunError
 from rsprune.models import SmallCNN
+from rsprune.optim import ProxSVRG
 
 
 class Watch:
@@ -106,6 +107,34 @@ def test_a_training_that_was_stopped_ends_with_the_same_bits(
     for key, tensor in state(whole).items():
         assert torch.equal(tensor, state(part)[key]), key
     assert heard == watch.events
+
+
+def test_a_stop_is_heard_after_an_epoch_of_one_step(
+    data: Data, machine: Machine, tmp_path: Path
+) -> None:
+    settings, watch = Dense(epochs=3, batch_size=len(data.train)), Watch(1)
+    assert data.train.steps(settings.batch_size) == 1
+    with pytest.raises(KeyboardInterrupt):
+        train(network(), data, job(tmp_path, settings), machine, watch)
+    assert [event["epoch"] for event in watch.events] == [1]
+
+
+def test_a_step_with_two_gradients_counts_once(
+    data: Data, machine: Machine, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The loss of an epoch is that of the network, not of the point Prox-SVRG refers to."""
+    losses, step = [], ProxSVRG.step
+
+    def kept(self: ProxSVRG, closure: Any) -> float | None:
+        losses.append(step(self, closure))
+        return losses[-1]
+
+    monkeypatch.setattr(ProxSVRG, "step", kept)
+    watch = Watch()
+    settings = Explore(epochs=1, batch_size=64, optimizer="prox-svrg", lam=5e-3, prox_epochs=0.5)
+    train(network(), data, job(tmp_path, settings), machine, watch)
+    assert losses[-1] < 0.9 * losses[0], "it learns, so that the points differ"
+    assert watch.events[0]["loss"] == pytest.approx(sum(losses) / len(losses), rel=0.01)
 
 
 def test_the_time_before_a_stop_counts(data: Data, machine: Machine, tmp_path: Path) -> None:
