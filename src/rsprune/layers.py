@@ -23,14 +23,25 @@ def layer_weights(model: nn.Module) -> dict[str, nn.Parameter]:
 
 def own_weights(module: nn.Module) -> dict[str, nn.Parameter]:
     """The parameters of ``module`` itself that multiply its input, by their names in it."""
-    if isinstance(module, _ConvNd | nn.Linear):
-        names: tuple[str, ...] = ("weight",)
-    elif isinstance(module, nn.MultiheadAttention):
-        names = _ATTENTION
-    else:
-        return {}
-    found = {name: module._parameters.get(name) for name in names}
+    found = {name: module._parameters.get(name) for name in weight_names(module)}
     return {name: weight for name, weight in found.items() if weight is not None}
+
+
+def weight_names(module: nn.Module) -> tuple[str, ...]:
+    """The attributes of ``module`` that hold what multiplies its input; some may be None."""
+    if isinstance(module, _ConvNd | nn.Linear):
+        return ("weight",)
+    return _ATTENTION if isinstance(module, nn.MultiheadAttention) else ()
+
+
+def computed_weights(model: nn.Module) -> list[str]:
+    """Weights that are no parameters but made of some: by weight_norm, spectral_norm and such."""
+    return [
+        f"{prefix}.{name}" if prefix else name
+        for prefix, module in model.named_modules()
+        for name in weight_names(module)
+        if name not in module._parameters
+    ]
 
 
 def contracted_dim(module: nn.Module, name: str) -> int | None:

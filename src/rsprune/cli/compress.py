@@ -100,9 +100,9 @@ def _exported(directory: Path, console: Console) -> Path | None:
         return None
     target = directory / "model.onnx"
     try:
-        from rsprune.cli.export import export_run
+        from rsprune.cli.exportable import of_run
 
-        export_run(directory, target)
+        of_run(directory, {}).export(target, "onnx", force=True)
     except RsPruneError as error:
         console.print(f"model.onnx was not written: {error}", soft_wrap=True)
         return None

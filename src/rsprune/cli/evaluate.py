@@ -41,7 +41,7 @@ def evaluate(
 
       rsprune evaluate runs/small_cnn-digits
 
-      rsprune evaluate results/vgg16-cifar10
+      rsprune evaluate results/resnet20-cifar10
 
       rsprune evaluate runs/vgg16-cifar10 --loading.directory /data/cifar10 --json
 

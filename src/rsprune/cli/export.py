@@ -93,17 +93,6 @@ def export(
         typer.echo(f"{path}: exists already, and stays as it is")
 
 
-def export_run(directory: Path, path: Path, *, force: bool = True) -> Exported:
-    """Export the model of a finished run to ONNX.
-
-    Args:
-        directory: of the run.
-        path: the file to write.
-        force: replace a file that exists; what the run itself wrote before, it may replace.
-    """
-    return of_run(directory, {}).export(path, "onnx", force=force)
-
-
 def _place(target: Path, out: Path | None, format: str | None, *, int8: bool) -> tuple[Path, str]:
     """The file to write, and its format; with ``int8``, the plain one of two."""
     kind = format or ("onnx" if out is None else out.suffix.removeprefix("."))

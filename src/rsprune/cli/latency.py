@@ -78,7 +78,7 @@ def latency(
 
       rsprune latency runs/small_cnn-digits
 
-      rsprune latency results/vgg16-cifar10 --runtime torch,onnxruntime
+      rsprune latency results/resnet20-cifar10 --runtime torch,onnxruntime
 
       rsprune latency runs/mine --runtime onnxruntime --batch 1 --threads 1,2
 
@@ -167,8 +167,9 @@ def _counts(option: str, given: list[str]) -> tuple[int, ...]:
     parts = [part.strip() for part in text.split(",")]
     if not all(part.isascii() and part.isdigit() and int(part) for part in parts):
         raise InvalidParameterError(
-            _OWNER, option, "whole numbers of at least 1, with commas between them", text
-        )
+            _OWNER, option, "whole numbers of at least 1, with commas between them", text,
+            f"For example {option} 1,8.",
+        )  # fmt: skip
     return tuple(map(int, parts))
 
 

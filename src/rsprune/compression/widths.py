@@ -269,7 +269,7 @@ def find_drivers(model: nn.Module, graph: ChannelGraph, unit: str) -> tuple[str,
         drivers[group.name] = (
             Driver(total([sparsity[name] for name in names]), _listed(names))
             if names
-            else Driver(None, "no layer reads it")
+            else Driver(None, "no weight of a layer reads it")
         )
     sums = [block for block in graph.blocks if block.operator == "add"]
     if unit == "auto":

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import numpy.typing as npt
 import torch
-from torch import Tensor, nn, no_grad
+from torch import Tensor, nn
 from torch.nn.modules.conv import _ConvNd
 from torch.utils._pytree import tree_map_only
 
@@ -13,9 +13,9 @@ from rsprune.compression.activations import show_inputs
 from rsprune.compression.roles import Place, find_roles
 from rsprune.compression.select import per_unit
 from rsprune.errors import VerificationError
-from rsprune.shadow import Arguments, check_model, named_tensors, replica, undisturbed
+from rsprune.shadow import Arguments, check_model
 from rsprune.structure.groups import ChannelGraph
-from rsprune.structure.numbers import difference
+from rsprune.structure.numbers import difference, in_double, outputs
 from rsprune.structure.prune import check_graph
 from rsprune.structure.tracer import tensors_in
 
@@ -125,8 +125,10 @@ def check_unchanged(model: nn.Module, slim: nn.Module, arguments: Arguments) -> 
 
     Both run in evaluation mode and double precision, as copies.
     """
+    twins = [in_double(one) for one in (model, slim)]
     apart = max(
-        difference(_outputs(model, probe), _outputs(slim, probe)) for probe in _probes(arguments)
+        difference(*(outputs(twin, probe, whole=True) for twin in twins))
+        for probe in _probes(arguments)
     )
     if not apart <= TOLERANCE:
         raise VerificationError(
@@ -134,17 +136,3 @@ def check_unchanged(model: nn.Module, slim: nn.Module, arguments: Arguments) -> 
             f"{TOLERANCE:.0e} is allowed. Its code depends on channels that are zero: a norm over "
             'channels, for instance. Use mode="ratio" for this model.'
         )
-
-
-def _outputs(model: nn.Module, arguments: Arguments) -> list[Tensor]:
-    def double(tensor: Tensor) -> Tensor:
-        value = tensor.detach().clone()
-        value = value.double() if value.is_floating_point() else value
-        return nn.Parameter(value, False) if isinstance(tensor, nn.Parameter) else value
-
-    twin = replica(model, {name: double(t) for name, t in named_tensors(model).items()}).eval()
-    args, kwargs = tree_map_only(
-        Tensor, lambda t: t.double() if t.is_floating_point() else t, arguments
-    )
-    with undisturbed(), no_grad():
-        return list(tensors_in(twin(*args, **kwargs)))

@@ -2,18 +2,15 @@
 
 from __future__ import annotations
 
-import importlib
-from collections.abc import Callable
-from operator import attrgetter
 from typing import Any
 
 import torch
 from torch import Tensor
 
-from rsprune.checks import did_you_mean
 from rsprune.data.images import ImageSplit, Labelled, Raw
 from rsprune.data.part import Data
 from rsprune.errors import DataError, InvalidParameterError, RsPruneError
+from rsprune.factories import find_factory
 
 WANTED = "a Data, an ImageSplit, or ((images, labels), (images, labels)) for train and test"
 
@@ -24,7 +21,7 @@ def made(name: str) -> Data | Raw:
     Args:
         name: ``package.module:factory``; the factory is called without arguments.
     """
-    factory = _found(name)
+    factory = find_factory("load", name)
     try:
         result = factory()
     except RsPruneError:
@@ -59,26 +56,3 @@ def _whole(labels: Tensor) -> Tensor:
     if kind.is_floating_point or kind.is_complex or kind == torch.bool:
         return labels  # refused by name when the data are checked
     return labels.long()
-
-
-def _found(name: str) -> Callable[[], Any]:
-    module, _, path = name.partition(":")
-    try:
-        home = importlib.import_module(module)
-    except Exception as error:
-        raise InvalidParameterError(
-            "load", "name", "package.module:factory with a module that imports", name,
-            f"Importing '{module}' raised {type(error).__name__}: {error}",
-        ) from error  # fmt: skip
-    try:
-        factory: Callable[[], Any] = attrgetter(path)(home)
-    except AttributeError:
-        known = [n for n, value in vars(home).items() if callable(value)]
-        raise InvalidParameterError(
-            "load", "name", f"a factory in {module}", name, did_you_mean(path, known)
-        ) from None
-    if not callable(factory):
-        raise InvalidParameterError(
-            "load", "name", "package.module:factory with a factory that can be called", name
-        )
-    return factory

@@ -17,6 +17,7 @@ from rsprune.engine.evaluate import accuracies, ranks
 from rsprune.engine.events import Event
 from rsprune.engine.machine import Machine
 from rsprune.engine.recipe import Recipe
+from rsprune.metrics.comparison import processor_name
 from rsprune.metrics.latency import latency
 from rsprune.recursion import PruneResult
 
@@ -37,7 +38,7 @@ def start_event(recipe: Recipe, data: Data, machine: Machine) -> Event:
             "python": platform.python_version(),
             "torch": torch.__version__,
             "platform": platform.platform(),
-            "cpu": platform.processor() or platform.machine(),
+            "cpu": processor_name(),
             "threads": torch.get_num_threads(),
             "device": str(machine.device),
         },

@@ -132,16 +132,20 @@ def _settings(directory: Path, given: dict[str, Any]) -> dict[str, Any]:
 def _study(directory: Path, storage: str | None) -> optuna.Study:
     """The study of this search, without what was interrupted."""
     optuna.logging.set_verbosity(optuna.logging.WARNING)
+    place = storage or f"sqlite:///{directory / 'study.db'}"
     try:
         study = optuna.create_study(
-            storage=storage or f"sqlite:///{directory / 'study.db'}",
+            storage=place,
             study_name=str(directory.resolve()) if storage else "lambda",  # many in one data base
             load_if_exists=True,
             direction="maximize",
         )
     except Exception as error:  # of any data base
-        reason = str(error).splitlines()[0]
-        raise RunError(f"The study '{storage}' cannot be opened: {reason}") from error
+        reason = (str(error) or type(error).__name__).splitlines()[0]
+        raise RunError(
+            f"The study '{place}' cannot be opened: {reason} Choose another place with --storage, "
+            "or delete it to search anew."
+        ) from error
     for trial in study.get_trials(states=(TrialState.RUNNING,)):
         study.tell(trial.number, state=TrialState.FAIL)
     return study

@@ -43,7 +43,7 @@ class Training(Section):
     batch_size: int = Field(64, ge=1, description="images in a step")
     lr: float = Field(0.05, gt=0, description="the highest learning rate")
     momentum: float = Field(0.9, ge=0, lt=1, description="of the optimizer")
-    weight_decay: float = Field(5e-4, ge=0, description="of the optimizer")
+    weight_decay: float = Field(5e-4, ge=0, description="of weights, not of biases and norms")
     schedule: Literal["cosine", "step", "one-cycle", "constant"] = Field(
         "cosine", description="how the learning rate changes"
     )
@@ -72,7 +72,7 @@ class Explore(Training):
         "obprox-sg", description="the sparse optimizer"
     )
     lam: float = Field(1e-3, gt=0, description="lambda^0, the penalty; rsprune search-lambda helps")
-    weight_decay: float = Field(0.0, ge=0, description="of the optimizer")
+    weight_decay: float = Field(0.0, ge=0, description="of biases and norms; weights have lam")
     prox_epochs: float = Field(5.0, ge=0, description="length of a proximal phase")
     orthant_epochs: float = Field(
         5.0, ge=0, description="length of an orthant phase (obprox-sg); 0: for good"

@@ -241,13 +241,13 @@ def _threads(count: int) -> str:
 def _machine() -> dict[str, str]:
     """Where and with what it was measured."""
     return {
-        "cpu": _processor(),
+        "cpu": processor_name(),
         "torch": torch.__version__,
         "time": datetime.now(timezone.utc).isoformat(timespec="seconds"),
     }
 
 
-def _processor() -> str:
+def processor_name() -> str:
     """The processor's name, which Python itself does not know on Linux."""
     info = Path("/proc/cpuinfo")
     lines = info.read_text().splitlines() if info.exists() else []

@@ -14,15 +14,13 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 from torch.nn.attention import SDPBackend, sdpa_kernel
-from torch.nn.modules.conv import _ConvNd
 from torch.utils._pytree import tree_leaves
 from torch.utils.flop_counter import flop_registry
 
 from rsprune.columns import aligned
 from rsprune.errors import TraceError
+from rsprune.layers import weight_names
 from rsprune.shadow import Arguments, Observer, Shadow, bind, check_model, explain, storage_of
-
-_ATTENTION = ("in_proj_weight", "q_proj_weight", "k_proj_weight", "v_proj_weight")
 
 
 @dataclass(frozen=True)
@@ -178,18 +176,10 @@ def _layer_weights(model: nn.Module) -> list[tuple[str, Tensor]]:
     """The weights of convolution and linear layers, each once, with the name of their layer."""
     found: dict[int, tuple[str, Tensor]] = {}
     for name, module in model.named_modules():
-        for weight in _own_weights(module):
-            found.setdefault(id(weight), (name, weight))
+        for weight in (getattr(module, attribute) for attribute in weight_names(module)):
+            if weight is not None:
+                found.setdefault(id(weight), (name, weight))
     return list(found.values())
-
-
-def _own_weights(module: nn.Module) -> list[Tensor]:
-    if isinstance(module, _ConvNd | nn.Linear):
-        return [module.weight]
-    if isinstance(module, nn.MultiheadAttention):
-        weights = (getattr(module, name) for name in _ATTENTION)
-        return [weight for weight in weights if weight is not None]
-    return []
 
 
 def _shapes(values: Any) -> Iterator[tuple[int, ...]]:

@@ -14,13 +14,13 @@ import warnings
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from functools import partial
-from operator import attrgetter
 from typing import Any
 
 import torch
 from torch import nn
 
 from rsprune.errors import InvalidParameterError, RsPruneError
+from rsprune.factories import find_factory
 from rsprune.models.cifar_resnet import CifarResNet
 from rsprune.models.resnet import ResNet
 from rsprune.models.small_cnn import SmallCNN
@@ -75,7 +75,7 @@ def build(name: str, **options: Any) -> nn.Module:
     if not isinstance(model, nn.Module):
         raise InvalidParameterError(
             "build", "name", "a factory that returns a torch.nn.Module",
-            f"{name}, which returns {type(model).__name__}",
+            f"{name}, which returns {type(model).__name__}", "Return the model itself.",
         )  # fmt: skip
     return model
 
@@ -104,7 +104,7 @@ def find(name: str) -> Entry:
         return _torchvision(rest)
     if source == "timm":
         return _timm(rest)
-    return Entry(_attribute(source, rest), _IMAGENET)
+    return Entry(find_factory("build", name), _IMAGENET)
 
 
 def _torchvision(name: str) -> Entry:
@@ -148,28 +148,6 @@ def _library(package: str, module: str) -> Any:
             f"{package} is installed but does not import ({error}). "
             f"Install the version that was made for torch {torch.__version__}."
         ) from error
-
-
-def _attribute(module: str, path: str) -> Callable[..., nn.Module]:
-    """``path`` inside ``module``, both dotted."""
-    name = f"{module}:{path}"
-    try:
-        home = importlib.import_module(module)
-    except Exception as error:
-        raise InvalidParameterError(
-            "build", "name", "package.module:factory with a module that imports", name,
-            f"Importing '{module}' raised {type(error).__name__}: {error}",
-        ) from error  # fmt: skip
-    try:
-        factory: Callable[..., nn.Module] = attrgetter(path)(home)
-    except AttributeError:
-        known = [n for n, value in vars(home).items() if callable(value)]
-        raise _unknown(f"{module}:", path, known) from None
-    if not callable(factory):
-        raise InvalidParameterError(
-            "build", "name", "package.module:factory with a factory that can be called", name
-        )
-    return factory
 
 
 def _unknown(source: str, name: str, known: Iterable[str]) -> InvalidParameterError:

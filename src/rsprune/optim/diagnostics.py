@@ -179,8 +179,9 @@ def _sparse(owner: str, optimizer: object) -> SparseOptimizer:
     inner = getattr(optimizer, "optimizer", optimizer)
     if not isinstance(inner, SparseOptimizer):
         raise InvalidParameterError(
-            owner, "optimizer", "a sparse optimizer of rsprune.optim", type(optimizer).__name__
-        )
+            owner, "optimizer", "a sparse optimizer of rsprune.optim", type(optimizer).__name__,
+            "For example OBProxSG(rsprune.param_groups(model, lam=1e-3), lr=0.05).",
+        )  # fmt: skip
     return inner
 
 

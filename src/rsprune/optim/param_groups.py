@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Callable
 from typing import Any
 
 from torch import nn
 
 from rsprune.checks import check_number
-from rsprune.errors import InvalidParameterError
-from rsprune.layers import layer_weights
+from rsprune.errors import InvalidParameterError, RsPruneWarning
+from rsprune.layers import computed_weights, layer_weights
 
 
 def param_groups(
@@ -22,7 +23,9 @@ def param_groups(
     """Parameter groups for a sparse optimizer.
 
     The weights of convolution and linear layers get the penalty ``lam``; all other parameters
-    (biases, norms, embeddings) get ``lam=0`` and, if given, ``weight_decay``.
+    (biases, norms, embeddings) get ``lam=0`` and, if given, ``weight_decay``. Weights that are
+    computed from other parameters, as by ``spectral_norm``, cannot become zero; a warning names
+    them.
 
     Args:
         model: any module.
@@ -52,8 +55,18 @@ def param_groups(
     if not sparse:
         raise InvalidParameterError(
             "param_groups", "model", "a module with convolution or linear weights to regularise",
-            type(model).__name__, "Check the model and the 'exclude' filter.",
+            type(model).__name__,
+            "Check the model, its parametrizations and the 'exclude' filter.",
         )  # fmt: skip
+    computed = computed_weights(model)
+    if computed:
+        warnings.warn(
+            f"{computed[0]} is computed from other parameters, which get no penalty "
+            f"({len(computed)} such weights). Where it shall become sparse, remove the "
+            "parametrization first: torch.nn.utils.parametrize.remove_parametrizations.",
+            RsPruneWarning,
+            stacklevel=2,
+        )
     regularised = set(sparse)
     others = [p for p in model.parameters() if p not in regularised]
     groups: list[dict[str, Any]] = [{"params": sparse, "lam": lam}]

@@ -16,6 +16,7 @@ from typing import Any
 from torch import Tensor, nn
 from torch.utils._pytree import tree_leaves
 
+from rsprune.compression.activations import as_runs
 from rsprune.errors import InvalidParameterError, RsPruneWarning
 from rsprune.recursion.callables import OWNER, check_callable
 from rsprune.recursion.penalty import next_penalty
@@ -34,7 +35,7 @@ from rsprune.recursion.stages import (
 )
 from rsprune.recursion.state import GIVEN, State
 from rsprune.recursion.stopping import Rules, Seen
-from rsprune.shadow import check_model
+from rsprune.shadow import bind, check_model, undisturbed
 
 
 def recursive_prune(
@@ -225,13 +226,17 @@ def _rehearsed(
     full = measured(model, inputs)
     if full.weights == 0 or full.macs == 0:
         raise InvalidParameterError(
-            OWNER, "model", "a module with convolution or linear layers", type(model).__name__
-        )
+            OWNER, "model", "a module with convolution or linear layers", type(model).__name__,
+            "Pass the network itself, not a part or a wrapper without layers.",
+        )  # fmt: skip
     options = {**settings.cut, "batches": batches, **settings.targets(0, full, full)}
     ratio = options["mode"] == "ratio"
     if ratio:  # to measure takes time: the first stage does it, once
         options |= {"target_latency": None, "round_to": settings.options().step}
-    if options["select"] == "thinet" and ratio:  # slow, and not needed here
+    if options["select"] == "thinet" and ratio:  # slow: the kind of its batches is enough here
+        if batches is not None:
+            with undisturbed():
+                next(iter(as_runs(model, batches, bind(OWNER, model, inputs))))
         options |= {"select": "magnitude", "batches": None}
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", RsPruneWarning)  # the real cuts repeat what matters

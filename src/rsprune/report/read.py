@@ -1,6 +1,6 @@
 """A run as its ``events.jsonl`` tells it, finished or not, with its ``latency.json``.
 
-A run that was killed may end in half a line, and one that went on afterwards may tell an epoch or
+A run that was killed may end in half a line, and files that were put together may tell an epoch or
 a round twice: half lines are left out and counted, and what was told last holds.
 """
 

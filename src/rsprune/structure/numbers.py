@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from contextlib import nullcontext
 from typing import Any
 
 import numpy as np
@@ -13,7 +14,7 @@ from torch.overrides import TorchFunctionMode
 from torch.utils._pytree import tree_map_only
 
 from rsprune.errors import VerificationError
-from rsprune.shadow import Arguments, named_tensors, undisturbed
+from rsprune.shadow import Arguments, named_tensors, replica, undisturbed
 from rsprune.structure.layout import Labels
 from rsprune.structure.tracer import TensorLabels, tensors_in
 
@@ -30,12 +31,30 @@ def set_to_zero(model: nn.Module, labels: TensorLabels, alive: Labels) -> None:
                     tensors[name].index_fill_(dim, index, 0)
 
 
-def outputs(model: nn.Module, arguments: Arguments) -> list[Tensor]:
-    """The outputs of a model in double precision, without the statistics that run over channels."""
+def in_double(model: nn.Module) -> nn.Module:
+    """A copy in double precision, in evaluation mode."""
+
+    def double(tensor: Tensor) -> Tensor:
+        value = tensor.detach().clone()
+        value = value.double() if value.is_floating_point() else value
+        return nn.Parameter(value, False) if isinstance(tensor, nn.Parameter) else value
+
+    tensors = {name: double(tensor) for name, tensor in named_tensors(model).items()}
+    return replica(model, tensors).eval()
+
+
+def outputs(model: nn.Module, arguments: Arguments, *, whole: bool = False) -> list[Tensor]:
+    """The outputs of a model in double precision.
+
+    Args:
+        model: in double precision.
+        arguments: in any.
+        whole: with the statistics that run over channels, which a cut changes.
+    """
     args, kwargs = tree_map_only(
         Tensor, lambda t: t.double() if t.is_floating_point() else t, arguments
     )
-    with undisturbed(), torch.no_grad(), _ScaleAndShift():
+    with undisturbed(), torch.no_grad(), nullcontext() if whole else _ScaleAndShift():
         return list(tensors_in(model(*args, **kwargs)))
 
 

@@ -148,7 +148,9 @@ def checked_drop(owner: str, graph: ChannelGraph, drop: Drop) -> dict[str, list[
 def _checked_units(owner: str, group: ChannelGroup, units: Iterable[int]) -> list[int]:
     where = f"drop['{group.name}']"
     if not isinstance(units, Iterable) or isinstance(units, str):
-        raise InvalidParameterError(owner, where, "a list of units", units)
+        raise InvalidParameterError(
+            owner, where, "a list of units", units, "For one unit, pass a list of it: [3]."
+        )
     found = list(units.tolist() if isinstance(units, torch.Tensor) else units)
     found = [unit.item() if isinstance(unit, torch.Tensor) else unit for unit in found]
     for unit in found:
@@ -162,7 +164,9 @@ def _checked_units(owner: str, group: ChannelGroup, units: Iterable[int]) -> lis
                 f"The group has {group.size} units.",
             )  # fmt: skip
     if len(set(found)) != len(found):
-        raise InvalidParameterError(owner, where, "a list of different units", found)
+        raise InvalidParameterError(
+            owner, where, "a list of different units", found, "Name each of them once."
+        )
     if len(found) == group.size:
         raise InvalidParameterError(
             owner, where, "a list that leaves at least one unit", f"all {group.size} units",

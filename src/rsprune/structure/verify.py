@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from typing import Any
 
-from torch import Tensor, nn
+from torch import nn
 
 from rsprune.errors import InvalidParameterError, TraceError, VerificationError
-from rsprune.shadow import bind, check_devices, check_model, explain, named_tensors, replica
+from rsprune.shadow import bind, check_devices, check_model, explain
 from rsprune.structure.groups import ChannelGraph
-from rsprune.structure.numbers import difference, outputs, set_to_zero
+from rsprune.structure.numbers import difference, in_double, outputs, set_to_zero
 from rsprune.structure.prune import Drop, alive_labels, check_graph, checked_drop
 
 
@@ -38,11 +38,13 @@ def verify(
     check_model("verify", slim)
     check_graph("verify", model, graph)
     if not isinstance(tolerance, int | float) or not tolerance > 0:
-        raise InvalidParameterError("verify", "tolerance", "a positive number", tolerance)
+        raise InvalidParameterError(
+            "verify", "tolerance", "a positive number", tolerance, "Try 1e-8."
+        )
     units = checked_drop("verify", graph, drop)
     arguments = bind("verify", model, example_inputs)
     check_devices("verify", model, arguments)
-    full, small = (_in_double(m) for m in (model, slim))
+    full, small = (in_double(m) for m in (model, slim))
     set_to_zero(full, graph.labels, alive_labels(graph, units))
     try:
         expected, actual = (outputs(m, arguments) for m in (full, small))
@@ -56,13 +58,3 @@ def verify(
             f"rsprune.prune(model, graph, drop) made, with the same graph and drop?"
         )
     return apart
-
-
-def _in_double(model: nn.Module) -> nn.Module:
-    def double(tensor: Tensor) -> Tensor:
-        value = tensor.detach().clone()
-        value = value.double() if value.is_floating_point() else value
-        return nn.Parameter(value, False) if isinstance(tensor, nn.Parameter) else value
-
-    tensors = {name: double(tensor) for name, tensor in named_tensors(model).items()}
-    return replica(model, tensors).eval()

@@ -122,7 +122,7 @@ def test_a_group_without_readers_stays_whole() -> None:
 
     plan = plan_of(sparsify(Products(), 0.9), torch.randn(2, 5, 3), unit="layer")
     assert plan.widths == {"q": 8}
-    assert plan.groups[0].driver == "no layer reads it"
+    assert plan.groups[0].driver == "no weight of a layer reads it"
     assert plan.groups[0].sparsity is None
 
 

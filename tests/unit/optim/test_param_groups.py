@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 import torch
 from torch import nn
+from torch.nn.utils.parametrizations import spectral_norm
 
 import rsprune
 
@@ -43,6 +44,17 @@ def test_splits_weights_from_the_rest() -> None:
     assert (rest["lam"], rest["weight_decay"]) == (0.0, 0.25)
     together = [*sparse["params"], *rest["params"]]
     assert len(together) == len({id(p) for p in together}) == len(list(net.parameters()))
+
+
+def test_weights_that_are_computed_are_named() -> None:
+    """They get no penalty, which is said; to look for them changes nothing."""
+    net = Net()
+    spectral_norm(net.conv)
+    before = {name: tensor.clone() for name, tensor in net.state_dict().items()}
+    with pytest.warns(rsprune.RsPruneWarning, match=r"conv\.weight is computed.*\(1 such"):
+        sparse, _ = rsprune.param_groups(net, lam=0.5)
+    assert "conv" not in {name.partition(".")[0] for name in names(net, sparse)}
+    assert all(torch.equal(tensor, before[name]) for name, tensor in net.state_dict().items())
 
 
 def test_exclude_keeps_the_penalty_off() -> None:

@@ -404,6 +404,8 @@ def test_bad_arguments_are_named_before_anything_is_called(
     ("changes", "name"),
     [
         ({"batches": [X]}, "batches"),
+        ({"select": "thinet", "batches": X}, "batches"),
+        ({"select": "thinet", "batches": []}, "batches"),
         ({"mode": "zero-groups", "target_macs": 0.5}, "target_macs"),
         ({"mode": "zero-groups", "select": "thinet"}, "select"),
         ({"inherit": "yes"}, "inherit"),
