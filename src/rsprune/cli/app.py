@@ -27,6 +27,7 @@ _COMMANDS = {
     "evaluate": ("evaluate:evaluate", "Measure the accuracy and costs of a compressed network."),
     "latency": ("latency:latency", "Measure how much faster a compressed network is."),
     "profile": ("profile:profile", "Count the weights and multiply-accumulates of a model."),
+    "compare": ("compare:compare", "Show what several runs came to, side by side."),
     "report": ("report:report", "Write the report of a run again, or publish it with its model."),
     "export": ("export:export", "Export a compressed model: ONNX, pt2, safetensors, int8."),
     "data": ("data:data", "Fetch a data set, and say what is in it."),

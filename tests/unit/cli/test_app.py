@@ -49,7 +49,7 @@ def test_the_version(capsys: pytest.CaptureFixture[str]) -> None:
 @pytest.mark.parametrize(
     ("arguments", "words"),
     [
-        (["compres"], "No such command 'compres'. Did you mean 'compress'?"),
+        (["compres"], "No such command 'compres'. Did you mean 'compress'"),
         (["searchlambda"], "Did you mean 'search-lambda'?"),
         (["--verison"], "No such option: --verison"),
         (["profile", "vgg16", "--jsn"], "No such option: --jsn"),

@@ -166,7 +166,7 @@ class Two(nn.Module):
         ),
         (["--model", "NETS:Two"], "which returns a tuple"),
         (["--model", "NETS:crash"], "raised KeyError: 'no such thing'"),
-        (["--model", "NETS:nothing"], "known model"),
+        (["--model", "NETS:nothing"], "a factory in nets"),
         (["--model", "no.such.package:net"], "Importing 'no.such.package' raised"),
         (["--model", "vgg16"], "The model 'vgg16' does not take images of 1x8x8: RuntimeError"),
         (["--model_options.widht", "4"], "unexpected keyword argument 'widht'"),
