@@ -14,8 +14,8 @@ those of the last. Some changes are not all that they seem:
 
 - Epsilon, the floor of the rule's widths, is compared without a target, which would scale it away.
 - Selection at random is one draw, the same for every seed.
-- HSPG with zero-groups removes what became zero and has no target: look at the MACs it reached. Its
-  lambda is 20 times the base's, since it acts on the norm of a unit and not on a weight.
+- HSPG's lambda is 20 times the base's, since it acts on the norm of a filter and not on a weight. With
+  zero-groups it removes the units that became zero and has no target: look at the MACs it reached.
 - A network that is initialised anew has the learning rate and the epochs of a fine-tuning.
 
 Choices are made on validation accuracy; test accuracy is reported. Weights that were trained on all
@@ -98,6 +98,7 @@ def changes(base: Recipe) -> dict[str, dict[str, Change]]:
         "weights": {"inherited": {"compress.inherit": True}, "anew": {"compress.inherit": False}},
         "optimizer": {
             **{name: {"explore.optimizer": name} for name in ("obprox-sg", "prox-sg", "rda")},
+            "hspg": {"explore.optimizer": "hspg", "explore.lam": HSPG_TIMES * explore.lam},
             "hspg-zero-groups": {
                 **{f"compress.{key}": getattr(usual, key) for key in RATIO_ONLY},
                 "compress.mode": "zero-groups",
