@@ -14,8 +14,8 @@ those of the last. Some changes are not all that they seem:
 
 - Epsilon, the floor of the rule's widths, is compared without a target, which would scale it away.
 - Selection at random is one draw, the same for every seed.
-- HSPG's lambda is 20 times the base's, since it acts on the norm of a filter and not on a weight. With
-  zero-groups it removes the units that became zero and has no target: look at the MACs it reached.
+- HSPG's lambda is 20 times the base's, since it acts on the norm of a filter and not on a weight.
+  With zero-groups the units that became zero go, without a target: look at the MACs it reached.
 - A network that is initialised anew has the learning rate and the epochs of a fine-tuning.
 
 Choices are made on validation accuracy; test accuracy is reported. Weights that were trained on all
