@@ -14,7 +14,7 @@ those of the last. Some changes are not all that they seem:
 
 - Epsilon, the floor of the rule's widths, is compared without a target, which would scale it away.
 - Selection at random is one draw, the same for every seed.
-- HSPG's lambda is 20 times the base's, since it acts on the norm of a filter and not on a weight.
+- HSPG's lambda is 100 times the base's, since it acts on the norm of a filter and not on a weight.
   With zero-groups the units that became zero go, without a target: look at the MACs it reached.
 - A network that is initialised anew has the learning rate and the epochs of a fine-tuning.
 
@@ -52,12 +52,13 @@ from rsprune.errors import InvalidParameterError
 BASE = {
     "loading.validation": "0.2",
     "explore.epochs": "6",  # one, two and three rounds share them
-    "explore.lam": "1e-3",
+    "explore.lam": "2e-4",
     "compress.unit": "block",
     "finetune.epochs": "6",
 }
 ROUNDS = (1, 2, 3)
-HSPG_TIMES = 20
+LAMBDAS = (0.5, 1, 2.5, 5, 10)  # times the base's
+HSPG_TIMES = 100
 HEADS = (
     "change", "zeros after exploring", "validation accuracy", "test accuracy", "fewer MACs",
     "minutes",
@@ -74,7 +75,7 @@ def changes(base: Recipe) -> dict[str, dict[str, Change]]:
             "the ablation", "explore.epochs", f"divisible by {odd[0]}", explore.epochs,
             "The rounds share the epochs equally.",
         )  # fmt: skip
-    lambdas = (explore.lam / 2, explore.lam, explore.lam * 2)
+    lambdas = [explore.lam * times for times in LAMBDAS]
     rates = (base.finetune.lr / 3, base.finetune.lr, base.finetune.lr * 3)
     share, usual = explore.epochs / 6, Compress()  # type: ignore[call-arg]
     return {
