@@ -218,7 +218,7 @@ def test_all_methods_have_the_same_epochs_and_meet_the_target(
     stopped = cells.Cell("tp-sparse", recipe, tmp_path / "tp-sparse" / "seed-0")
     begin(recipe, stopped.directory)
     with pytest.raises(KeyboardInterrupt):  # after the first of two steps, and after the epoch
-        frontier.work(stopped, Watch(stop=13))
+        frontier.work(stopped, Watch(stop=12))
     assert [stage for stage, _ in epochs(stopped.directory)] == ["explore"] * 6
     frontier.main(options)
     found = table(capsys.readouterr().out)
