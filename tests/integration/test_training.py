@@ -26,12 +26,12 @@ def test_digits(seed: int) -> None:
 @pytest.mark.skipif(
     not DEBIAN_DIRECTORY.is_dir(), reason="needs Debian's dataset-fashion-mnist (make setup)"
 )
-@pytest.mark.timeout(1200)  # two trainings, which take five minutes on one core
+@pytest.mark.timeout(900)  # a training, which takes three minutes on one core
 def test_fashion_mnist() -> None:
-    """Data that is not fitted perfectly; Prox-SG, which finds fewer, is benchmarked."""
-    found = outcomes("fashion-mnist", ("SGD", "OBProx-SG"))
-    assert found["OBProx-SG"].zeros >= 0.7
-    assert found["OBProx-SG"].accuracy >= found["SGD"].accuracy - 0.005
+    """Data that is not fitted perfectly; the benchmark also trains with SGD and Prox-SG."""
+    found = outcomes("fashion-mnist", ("OBProx-SG",))["OBProx-SG"]
+    assert found.zeros >= 0.7
+    assert found.accuracy >= 0.8802 - 0.005  # SGD's, docs/results.md
 
 
 def test_a_run_repeats_bit_for_bit() -> None:
