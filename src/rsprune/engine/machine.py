@@ -11,6 +11,7 @@ from accelerate.state import AcceleratorState
 from accelerate.utils import broadcast
 from torch import Tensor, nn
 
+from rsprune.engine.memory import keep_freed_memory
 from rsprune.engine.recipe import Recipe
 from rsprune.errors import InvalidParameterError
 
@@ -29,6 +30,8 @@ class Machine:
             raise InvalidParameterError(
                 "the recipe", "precision", "no or bf16 on a CPU", "fp16", "Only GPUs train in fp16."
             )
+        if self.device.type == "cpu":
+            keep_freed_memory()
         self._compile = recipe.compile
         self.memory_format = torch.channels_last if recipe.channels_last else torch.preserve_format
 
