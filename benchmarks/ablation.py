@@ -16,6 +16,7 @@ those of the last. Some changes are not all that they seem:
 - Selection at random is one draw, the same for every seed.
 - HSPG's lambda is 100 times the base's, since it acts on the norm of a filter and not on a weight.
   With zero-groups the units that became zero go, without a target: look at the MACs it reached.
+- RDA has no learning rate; its gamma is chosen so that its penalty reaches as far as the base's.
 - A network that is initialised anew has the learning rate and the epochs of a fine-tuning.
 
 Choices are made on validation accuracy; test accuracy is reported. Weights that were trained on all
@@ -53,12 +54,14 @@ BASE = {
     "loading.validation": "0.2",
     "explore.epochs": "6",  # one, two and three rounds share them
     "explore.lam": "2e-4",
+    "explore.lr": "0.02",
     "compress.unit": "block",
     "finetune.epochs": "6",
 }
 ROUNDS = (1, 2, 3)
 LAMBDAS = (0.5, 1, 2.5, 5, 10)  # times the base's
 HSPG_TIMES = 100
+RDA_GAMMA = 5.0  # whose threshold, sqrt(steps) / gamma, then grows as far as the base's lr * steps
 HEADS = (
     "change", "zeros after exploring", "validation accuracy", "test accuracy", "fewer MACs",
     "minutes",
@@ -98,7 +101,8 @@ def changes(base: Recipe) -> dict[str, dict[str, Change]]:
         },
         "weights": {"inherited": {"compress.inherit": True}, "anew": {"compress.inherit": False}},
         "optimizer": {
-            **{name: {"explore.optimizer": name} for name in ("obprox-sg", "prox-sg", "rda")},
+            **{name: {"explore.optimizer": name} for name in ("obprox-sg", "prox-sg")},
+            "rda": {"explore.optimizer": "rda", "explore.dual_gamma": RDA_GAMMA},
             "hspg": {"explore.optimizer": "hspg", "explore.lam": HSPG_TIMES * explore.lam},
             "hspg-zero-groups": {
                 **{f"compress.{key}": getattr(usual, key) for key in RATIO_ONLY},
@@ -115,6 +119,10 @@ def changes(base: Recipe) -> dict[str, dict[str, Change]]:
                 for part in (0.25, 0.5, 0.75)
             },
             "alternating": {"explore.prox_epochs": share, "explore.orthant_epochs": share},
+        },
+        "explore-lr": {
+            f"{rate:g}": {"explore.lr": rate}
+            for rate in (explore.lr / 2, explore.lr, explore.lr * 2.5)
         },
         "finetune-lr": {f"{rate:g}": {"finetune.lr": rate} for rate in rates},
         "distillation": {

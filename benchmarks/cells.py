@@ -77,19 +77,21 @@ class Cell:
 
     @property
     def done(self) -> Done | None:
-        """What came of a finished cell that made a smaller network."""
+        """What came of a cell that was trained to its end."""
         log = self.log
         finish = log.find("finish")
-        if finish is None or _unchanged(finish):
+        if finish is None or _broke_off(log):
             return None
         zeros = (log.find("round") or {}).get("sparsity")
         return Done(finish, zeros, (log.find("start") or {})["sizes"]["test"])
 
     @property
     def diverged(self) -> bool:
-        """Whether the training failed, so that there is no smaller network."""
-        finish = self.log.find("finish")
-        return self.log.find(DIVERGED) is not None or (finish is not None and _unchanged(finish))
+        """Whether a stage of the training failed."""
+        log = self.log
+        return log.find(DIVERGED) is not None or (
+            log.find("finish") is not None and _broke_off(log)
+        )
 
     @property
     def begun(self) -> bool:
@@ -111,9 +113,10 @@ class Cell:
             )
 
 
-def _unchanged(finish: Event) -> bool:
-    """Whether the engine gave the given network back, since exploring diverged."""
-    return bool(finish["after"]["macs"] == finish["before"]["macs"])
+def _broke_off(log: EventLog) -> bool:
+    """Whether a stage of the engine's own recursion diverged, which ends no run."""
+    last = log.find("round")
+    return last is not None and (last["accuracy"] is None or log.find("finetuned") is None)
 
 
 def _values(recipe: Recipe) -> dict[str, Any]:
@@ -144,15 +147,16 @@ def base_recipe(options: argparse.Namespace, rest: list[str], more: Keys) -> Rec
     """
     file, settings = parse_settings(rest)
     given = {key.replace("-", "_"): value for key, value in settings.items()}
-    if file is not None or not given.get("weights"):
+    keys = {**BASE, "data": f"benchmarks.subset:cifar10_{options.images}", **more, **given}
+    recipe = read_recipe(None, keys)
+    if file is not None or recipe.weights is None:
         raise InvalidParameterError(
             "the benchmark", "weights", "a file of trained weights, after --weights",
             None if file is None else str(file), "Every cell starts from them.",
         )  # fmt: skip
-    keys = {**BASE, "data": f"benchmarks.subset:cifar10_{options.images}", **more, **given}
-    if "explore.prox_epochs" not in keys:
-        keys["explore.prox_epochs"] = str(read_recipe(None, keys).explore.epochs / 2)
-    return read_recipe(None, keys)
+    if "explore.prox_epochs" in keys:
+        return recipe
+    return changed(recipe, {"explore.prox_epochs": recipe.explore.epochs / 2})
 
 
 def changed(recipe: Recipe, keys: Mapping[str, object]) -> Recipe:

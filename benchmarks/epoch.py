@@ -3,8 +3,7 @@
     python benchmarks/epoch.py [--rounds 5] [--images 1280]
 
 Both are stages of the engine: augmented batches of CIFAR-10's size (random images), forward,
-backward, update, and the evaluation and checkpoint at the end of an epoch. They take turns in one
-run; figures are medians.
+backward and update. They take turns in one run; figures are medians.
 """
 
 from __future__ import annotations

@@ -27,6 +27,11 @@ warning, but its shortcuts add some channels to their neighbours: dropping a cha
 as zeroing it. Hence the layers that write the stream are among its ignored_layers, and both tools
 cut inner widths, where its cut does equal the zeroed network. The tests show both.
 
+What is tuned: rsprune's penalty, by the ablation, and the fine-tuning rate, which its small weights
+ask for and which everyone shares. Torch-Pruning has its own script's settings, made for 100 epochs
+of sparse learning: sweep --tp-reg, --tp-lr and --finetune.lr, with another --out for each, before
+you call it worse.
+
 Each cell is a run directory under --out: stop the benchmark and start it again as you like. Every
 key of a recipe is an option, e.g. --explore.lam 2e-4 --compress.select thinet; --table takes the
 same options as the run. Nothing is chosen by test images. Minutes are those of the training epochs;
@@ -50,7 +55,7 @@ from torch.optim.optimizer import register_optimizer_step_pre_hook
 import rsprune
 from rsprune.compression.reset import reset
 from rsprune.engine.directory import alone
-from rsprune.engine.recipe import Dense, Recipe, Training
+from rsprune.engine.recipe import Compress, Dense, Recipe, Training
 from rsprune.engine.run import Run, execute
 from rsprune.engine.train import Watch
 from rsprune.errors import InvalidParameterError, RunError
@@ -73,7 +78,9 @@ from benchmarks.cells import (
     work_off,
 )
 
-BASE = {"explore.epochs": "6", "explore.lam": "2e-4", "finetune.epochs": "14"}
+BASE = {
+    "explore.epochs": "6", "explore.lam": "2e-4", "explore.lr": "0.02", "finetune.epochs": "14",
+}  # fmt: skip
 STEPS = 400  # of Torch-Pruning, from all channels to none
 HEADS = ("method", "fewer MACs", "test accuracy", "each seed", "points lost", "minutes")
 
@@ -224,6 +231,28 @@ def check_peer(methods: Sequence[str]) -> None:
         )
 
 
+def check_comparable(cut: Compress) -> None:
+    """Refuse what only rsprune would obey."""
+    if cut.unit == "layer":
+        raise InvalidParameterError(
+            "the benchmark", "compress.unit", "auto or block", "layer",
+            "All methods cut the inner widths of blocks only.",
+        )  # fmt: skip
+    if cut.target_macs is None:
+        raise InvalidParameterError(
+            "the benchmark", "compress.target_macs", "a share of the MACs", None,
+            "All methods cut to the same MACs.",
+        )  # fmt: skip
+    usual = Compress()  # type: ignore[call-arg]
+    for key in ("target_params", "target_latency", "round_to"):
+        value = getattr(cut, key)
+        if value != getattr(usual, key):
+            raise InvalidParameterError(
+                "the benchmark", f"compress.{key}", "left out", value,
+                "The other methods cannot cut to it.",
+            )  # fmt: skip
+
+
 def main(arguments: Sequence[str] | None = None) -> None:
     parser = make_parser(__doc__, "runs/frontier", 50_000)
     add = parser.add_argument
@@ -235,11 +264,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
         base = base_recipe(options, rest, BASE)
         methods = chosen(METHODS, options.only)
         check_peer(methods)
-        if base.compress.unit == "layer":
-            raise InvalidParameterError(
-                "the benchmark", "compress.unit", "auto or block", "layer",
-                "All methods cut the inner widths of blocks only.",
-            )  # fmt: skip
+        check_comparable(base.compress)
         cells = [
             Cell(
                 method,

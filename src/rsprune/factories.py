@@ -28,11 +28,10 @@ def find_factory(owner: str, name: str) -> Callable[..., Any]:
         ) from error  # fmt: skip
     try:
         factory = attrgetter(path)(home)
-    except AttributeError:
+    except AttributeError as error:
         known = [own for own, value in vars(home).items() if callable(value)]
-        raise InvalidParameterError(
-            owner, "name", f"a factory in {module}", name, did_you_mean(path, known)
-        ) from None
+        remedy = f"{error}. {did_you_mean(path, known)}".rstrip()
+        raise InvalidParameterError(owner, "name", f"a factory in {module}", name, remedy) from None
     if not callable(factory):
         raise InvalidParameterError(
             owner, "name", "package.module:factory with a factory that can be called", name,

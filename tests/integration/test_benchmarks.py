@@ -108,7 +108,8 @@ def test_every_change_has_the_budget_of_the_base(command: list[str]) -> None:
     same = {row for row, (name, _) in found.items() if name == "base"}
     assert same == {
         "base", "lambda-0.0002", "rounds-1", "select-magnitude", "weights-inherited",
-        "optimizer-obprox-sg", "prox-share-50", "finetune-lr-0.01", "distillation-on", "unit-block",
+        "optimizer-obprox-sg", "prox-share-50", "explore-lr-0.02", "finetune-lr-0.01",
+        "distillation-on", "unit-block",
     }  # fmt: skip
     assert len({name for name, _ in found.values()}) == 25
     assert found["prox-share-75"][1].explore.prox_epochs == 4.5
@@ -177,6 +178,22 @@ def test_a_cell_that_diverges_is_told_and_stops_no_other(
     assert table(said) == found
 
 
+def test_fine_tuning_that_diverges_is_no_result(
+    command: list[str], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """The engine then hands over the network as it was cut: that is no figure to compare."""
+    frontier.main([*command, "--out", str(tmp_path), "--only", "rsprune", "--finetune.lr", "1e30"])
+    assert table(capsys.readouterr().out)["rsprune"][0] == "diverged"
+
+
+def test_a_cell_that_cuts_nothing_is_a_result(
+    command: list[str], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    options = [*command, "--out", str(tmp_path), "--only", "epsilon-0.3-alone"]
+    ablation.main([*options, "--explore.lam", "1e-9"])
+    assert table(capsys.readouterr().out)["epsilon-0.3-alone"][3] == "1.00x"
+
+
 def test_keys_mean_what_they_mean_to_a_run(command: list[str], tmp_path: Path) -> None:
     """With hyphens too; what a run decides by itself is no other setting when it goes on."""
     assert base(command, ablation, "--explore.prox-epochs", "1").explore.prox_epochs == 1
@@ -192,6 +209,12 @@ def test_what_cannot_be_compared_is_refused_before_training(
     options = [*command, "--out", str(tmp_path)]
     with pytest.raises(SystemExit, match=r"compress\.unit.*auto or block.*layer"):
         frontier.main([*options, "--only", "rsprune", "--compress.unit", "layer"])
+    with pytest.raises(SystemExit, match=r"compress\.target_macs.*a share"):
+        frontier.main([*options, "--compress.target_macs", "none"])
+    with pytest.raises(SystemExit, match=r"compress\.round_to.*left out"):
+        frontier.main([*options, "--compress.round_to", "8"])
+    with pytest.raises(SystemExit, match=r"weights.*Every cell starts from them"):
+        frontier.main([*options, "--weights", "none"])
     monkeypatch.setattr(frontier, "find_spec", lambda _: None)
     with pytest.raises(SystemExit, match="pip install torch-pruning"):
         frontier.main(options)

@@ -26,7 +26,8 @@ SIDE = 32
 NPZ = "cifar10.npz"
 BY_HAND = (
     "unpack one of the original archives (cifar-10-python.tar.gz, cifar-10-binary.tar.gz) and give "
-    "its directory: --loading.directory DIR on the command line, directory=DIR to load()."
+    "its directory: --loading.directory DIR on the command line, directory=DIR to load(), or "
+    "RSPRUNE_DATA=DIR in the environment."
 )
 HOW_TO_GET_IT = f"Get it with: rsprune data cifar10. Or {BY_HAND}"
 

@@ -40,13 +40,13 @@ def accuracies(
 ) -> tuple[float, ...]:
     """For each k of ``top``, the share of images whose class is among the k highest scores.
 
-    One pass over ``part``; the model's mode is kept.
+    One pass over ``part``, in the precision of the model's weights, in which it is saved, whatever
+    it was trained in; its mode is kept.
     """
     right = torch.zeros(len(top), dtype=torch.int64, device=machine.device)
     with evaluating(model):
         for images, labels in part.in_order(BATCH, shard=machine.shard, device=machine.device):
-            with machine.autocast():
-                scores = model(images.contiguous(memory_format=machine.memory_format))
+            scores = model(images.contiguous(memory_format=machine.memory_format))
             # (B, classes): of equal scores the first class comes first, as for argmax
             hits = scores.sort(dim=1, descending=True, stable=True).indices == labels[:, None]
             right += torch.stack([hits[:, :k].sum() for k in top])

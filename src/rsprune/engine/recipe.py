@@ -105,37 +105,43 @@ class Recipe(Section):
         return name
 
     @model_validator(mode="after")
-    def _suits_two_gradients(self) -> Recipe:
-        if self.explore.optimizer != "prox-svrg":
-            return self
-        faults = []
-        if self.explore.clip:
-            faults.append("explore.clip would cut its two gradients apart; leave it out.")
-        if self.precision == "fp16":
-            faults.append("precision = 'fp16' cannot scale its two losses; use 'no' or 'bf16'.")
-        if faults:
-            raise ValueError(" ".join(["explore.optimizer = 'prox-svrg':", *faults]))
-        return self
-
-    @model_validator(mode="after")
-    def _suits_zero_groups(self) -> Recipe:
-        if self.compress.mode != "zero-groups":
-            return self
-        usual = Compress()  # type: ignore[call-arg]
-        given = [k for k in RATIO_ONLY if getattr(self.compress, k) != getattr(usual, k)]
-        faults = [
-            f"compress.{key} has no meaning with compress.mode = 'zero-groups', which removes "
-            "exactly the units that are zero. Leave it out, or use mode = 'ratio'."
-            for key in given
-        ]
-        if self.explore.optimizer != "hspg":
-            faults.append(
-                "compress.mode = 'zero-groups' needs whole units that are zero, which only "
-                "explore.optimizer = 'hspg' makes."
-            )
+    def _fits_together(self) -> Recipe:
+        faults = [*self._against_two_gradients(), *self._against_zero_groups()]
         if faults:
             raise ValueError(" ".join(faults))
         return self
+
+    def _against_two_gradients(self) -> Iterator[str]:
+        """What Prox-SVRG cannot do."""
+        if self.explore.optimizer != "prox-svrg":
+            return
+        if self.explore.clip:
+            yield (
+                "explore.clip would cut the two gradients of explore.optimizer = 'prox-svrg' "
+                "apart; leave it out."
+            )
+        if self.precision == "fp16":
+            yield (
+                "precision = 'fp16' cannot scale the two losses of explore.optimizer = "
+                "'prox-svrg'; use 'no' or 'bf16'."
+            )
+
+    def _against_zero_groups(self) -> Iterator[str]:
+        """What has no meaning where exactly the units that are zero go."""
+        if self.compress.mode != "zero-groups":
+            return
+        usual = Compress()  # type: ignore[call-arg]
+        for key in RATIO_ONLY:
+            if getattr(self.compress, key) != getattr(usual, key):
+                yield (
+                    f"compress.{key} has no meaning with compress.mode = 'zero-groups', which "
+                    "removes exactly the units that are zero. Leave it out, or use mode = 'ratio'."
+                )
+        if self.explore.optimizer != "hspg":
+            yield (
+                "compress.mode = 'zero-groups' needs whole units that are zero, which only "
+                "explore.optimizer = 'hspg' makes."
+            )
 
     def to_toml(self) -> str:
         """The recipe with every default written out."""

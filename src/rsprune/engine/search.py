@@ -9,6 +9,7 @@ from __future__ import annotations
 import copy
 import json
 import os
+import re
 import warnings
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -141,9 +142,10 @@ def _study(directory: Path, storage: str | None) -> optuna.Study:
             direction="maximize",
         )
     except Exception as error:  # of any data base
-        reason = (str(error) or type(error).__name__).splitlines()[0]
+        reason = (str(error) or type(error).__name__).splitlines()[0].rstrip(".")
+        shown = re.sub(r":[^:@/]+@", ":***@", place)  # without a password
         raise RunError(
-            f"The study '{place}' cannot be opened: {reason} Choose another place with --storage, "
+            f"The study '{shown}' cannot be opened: {reason}. Choose another place with --storage, "
             "or delete it to search anew."
         ) from error
     for trial in study.get_trials(states=(TrialState.RUNNING,)):

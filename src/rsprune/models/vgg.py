@@ -39,6 +39,12 @@ class VGG16(nn.Module):
             nn.Linear(hidden2, classes),
         )  # fmt: skip
 
+    def reset_parameters(self) -> None:
+        """Draw the weights of all convolutions anew."""
+        for module in self.features:
+            if isinstance(module, nn.Conv2d):
+                _draw(module)
+
     def forward(self, x: Tensor) -> Tensor:
         """Scores (N, classes)."""
         out: Tensor = self.classifier(self.avgpool(self.features(x)).flatten(1))
@@ -50,13 +56,17 @@ def _convolutions(channels: Sequence[int]) -> list[nn.Module]:
     before = 3
     for number, width in enumerate(channels, start=1):
         convolution = nn.Conv2d(before, width, 3, padding=1)
-        nn.init.kaiming_normal_(convolution.weight, mode="fan_out", nonlinearity="relu")
-        nn.init.zeros_(convolution.bias)  # type: ignore[arg-type]
+        _draw(convolution)
         layers += [convolution, nn.BatchNorm2d(width), nn.ReLU(inplace=True)]
         if number in _POOL_AFTER:
             layers.append(nn.MaxPool2d(2))
         before = width
     return layers
+
+
+def _draw(convolution: nn.Conv2d) -> None:
+    nn.init.kaiming_normal_(convolution.weight, mode="fan_out", nonlinearity="relu")
+    nn.init.zeros_(convolution.bias)  # type: ignore[arg-type]
 
 
 def _check(widths: Sequence[int]) -> None:

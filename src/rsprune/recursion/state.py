@@ -167,7 +167,7 @@ def _read(path: Path) -> dict[str, Any]:
     if content.get("version") != VERSION:
         raise FileFormatError(
             f"'{path}' has format version {content.get('version')}; this rsprune reads version "
-            f"{VERSION}. Upgrade rsprune."
+            f"{VERSION}. Use the rsprune that wrote it, or begin anew in another directory."
         )
     return content
 

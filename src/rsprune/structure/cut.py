@@ -194,6 +194,7 @@ def cut_optimizer(
     """
     names: dict[Tensor, str] = {p: name for name, p in old.named_parameters()}
     fresh = named_tensors(new)
+    optimizer = getattr(optimizer, "optimizer", optimizer)  # inside accelerate's
     if hasattr(optimizer, "cut_members"):
         optimizer.cut_members({p: kept.get(name, {}) for p, name in names.items()})
     for group in optimizer.param_groups:

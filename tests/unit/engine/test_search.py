@@ -131,6 +131,12 @@ def test_a_data_base_that_cannot_be_opened(storage: str, tmp_path: Path) -> None
     assert watch.events == []
 
 
+def test_a_password_is_not_repeated(tmp_path: Path) -> None:
+    with pytest.raises(RunError, match=r"'oracle://me:\*\*\*@host/x' cannot be opened") as told:
+        search_lambda(started(tmp_path / "x"), Watch(), storage="oracle://me:secret@host/x")
+    assert "secret" not in str(told.value)
+
+
 def test_a_run_is_no_search(tmp_path: Path) -> None:
     directory = started(tmp_path / "x")
     (directory / "events.jsonl").write_text("")

@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from accelerate import Accelerator
 from torch import Tensor, nn
 
 import rsprune
@@ -408,6 +409,9 @@ OPTIMIZERS: dict[str, Callable[[Any], torch.optim.Optimizer]] = {
     "obprox-sg": lambda params: OBProxSG(params, 1e-4, lam=1e-2, momentum=0.9, prox_steps=1),
     "rda": lambda params: RDA(params, 1e-4, lam=1e-4, gamma=1e3),
     "hspg": lambda params: HSPG(params, 1e-4, lam=1e-2, momentum=0.9, prox_steps=1),
+    "hspg-in-accelerate": lambda params: Accelerator(cpu=True).prepare(
+        HSPG(params, 1e-4, lam=1e-2, momentum=0.9, prox_steps=1)
+    ),
 }
 optimizers = pytest.mark.parametrize("make", OPTIMIZERS.values(), ids=list(OPTIMIZERS))
 MakeOptimizer = Callable[[Any], torch.optim.Optimizer]
