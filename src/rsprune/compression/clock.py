@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from functools import cached_property
 from importlib import import_module
 from math import sqrt
@@ -98,11 +99,11 @@ class MachineClock:
 
     def _prepared(self, slim: nn.Module) -> Callable[[], object]:
         if self._runtime == "onnxruntime":
-            try:
+            with suppress(ExportError):  # the file holds widths in other places than its weights
                 data = resized(self._file, self._full, slim)
-                return loaded(data, self.arguments, self._threads)
-            except ExportError:  # the file holds widths in other places than its weights
-                pass
+                call = loaded(data, self.arguments, self._threads)
+                if _shapes(call()) == _shapes(self._call()):
+                    return call  # else some images were taken for the missing channels of others
         return ready(slim, as_inputs(self.arguments), self._runtime, self._threads)
 
     def layer(self, call: Call, inputs: int, outputs: int) -> float:
@@ -167,6 +168,10 @@ def _uncertainty(samples: npt.NDArray[np.float64]) -> float:
     """The standard error of the medians of rows, by their quartiles; of the worst row."""
     low, high = np.quantile(samples, (0.25, 0.75), axis=1)
     return float(np.max(high - low, initial=0.0)) * 0.93 / sqrt(samples.shape[1])
+
+
+def _shapes(outputs: Any) -> list[tuple[int, ...]]:
+    return [output.shape for output in outputs]
 
 
 def _seconds(call: Callable[[], object]) -> float:

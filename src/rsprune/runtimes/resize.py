@@ -22,6 +22,8 @@ def resized(data: bytes, full: nn.Module, slim: nn.Module) -> bytes:
     """An ONNX file with the shapes of ``slim``, from that of ``full``.
 
     It need not run: a width that the file holds in other places than its weights stays what it was.
+    On some processors onnxruntime then runs all the same, with images in the place of the missing
+    channels: its outputs are too few.
 
     Raises:
         ExportError: if a weight is not in the file as the model has it.

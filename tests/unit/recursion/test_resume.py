@@ -223,7 +223,7 @@ def test_leftovers_of_killed_writes_are_removed(whole: PruneResult, tmp_path: Pa
         ("{", "damaged"),
         ("[]", "was not written by"),
         ('{"format": "other"}', "was not written by"),
-        ('{"format": "rsprune recursion", "version": 99}', "Upgrade"),
+        ('{"format": "rsprune recursion", "version": 99}', "begin anew"),
     ],
 )
 def test_a_state_that_is_not_ours_is_refused(tmp_path: Path, content: str, message: str) -> None:

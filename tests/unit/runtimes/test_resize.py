@@ -9,6 +9,7 @@ import torch
 from torch import Tensor, nn
 
 import rsprune
+from rsprune.compression.clock import MachineClock
 from rsprune.errors import ExportError
 from rsprune.runtimes.batches import Inputs
 from rsprune.runtimes.onnx import Session, to_onnx
@@ -96,9 +97,12 @@ def test_weights_that_are_not_in_the_file_are_not_passed_over() -> None:
         resized(converted(model), model, halved(model))
 
 
-def test_widths_in_other_places_make_a_file_that_does_not_run() -> None:
-    """So that whoever times it notices, and converts the model."""
+def test_widths_in_other_places_are_noticed() -> None:
+    """A file with them may run, with one image for two; what is timed is the converted model."""
     model = Shuffles().eval()
     slim = halved(model)
     with pytest.raises(ExportError):
-        Session(resized(converted(model), model, slim))(X)
+        Session(resized(converted(model), model, slim))(X[:1])
+    clock = MachineClock(model, rsprune.trace(model, X), "onnxruntime", batch=2, threads=1)
+    (output,) = clock._prepared(slim)()  # type: ignore[misc]
+    torch.testing.assert_close(torch.as_tensor(output), slim(X))
