@@ -1,8 +1,8 @@
 """Memory that training frees stays with the process, where the C library is glibc.
 
 Every step frees hundreds of megabytes of activations and asks for them again. By default glibc
-gives large blocks back to the system, which hands out new, empty pages: that is a tenth to a half
-of a training step on a CPU (``benchmarks/memory.py``).
+gives large blocks back to the system, which hands out new, empty pages: that is about a tenth of a
+training step on a CPU (``benchmarks/memory.py``).
 """
 
 from __future__ import annotations
