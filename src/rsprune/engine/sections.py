@@ -132,5 +132,7 @@ class Finetune(Dense):
     """The last stage of training."""
 
     lr: float = Field(0.02, gt=0, description="the highest learning rate")
-    distill: float = Field(0.0, ge=0, le=1, description="weight of the original network's scores")
+    distill: float = Field(
+        0.5, ge=0, le=1, description="weight of the original network's scores; 0: labels alone"
+    )
     temperature: float = Field(4.0, gt=0, description="at which scores are compared")
