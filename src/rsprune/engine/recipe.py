@@ -106,7 +106,8 @@ class Recipe(Section):
 
     @model_validator(mode="after")
     def _fits_together(self) -> Recipe:
-        faults = [*self._against_two_gradients(), *self._against_zero_groups()]
+        checks = self._against_two_gradients, self._against_zero_groups, self._against_no_teacher
+        faults = [fault for check in checks for fault in check()]
         if faults:
             raise ValueError(" ".join(faults))
         return self
@@ -141,6 +142,14 @@ class Recipe(Section):
             yield (
                 "compress.mode = 'zero-groups' needs whole units that are zero, which only "
                 "explore.optimizer = 'hspg' makes."
+            )
+
+    def _against_no_teacher(self) -> Iterator[str]:
+        """What has no meaning where nobody's scores are imitated."""
+        if self.finetune.views and not self.finetune.distill:
+            yield (
+                "finetune.views repeats images so that a teacher's scores can be kept, and with "
+                "finetune.distill = 0 there is no teacher. Leave it out, or set distill."
             )
 
     def to_toml(self) -> str:

@@ -136,3 +136,6 @@ class Finetune(Dense):
         0.5, ge=0, le=1, description="weight of the original network's scores; 0: labels alone"
     )
     temperature: float = Field(4.0, gt=0, description="at which scores are compared")
+    views: int = Field(
+        0, ge=0, description="epochs after which crops and the teacher's scores repeat; 0: never"
+    )

@@ -21,6 +21,7 @@ from rsprune.engine.machine import Machine
 from rsprune.engine.optimizers import Units, sgd, sparse
 from rsprune.engine.recipe import Dense, Explore, Finetune, Training
 from rsprune.engine.schedules import learning_rate
+from rsprune.engine.teacher import Teacher
 from rsprune.errors import DivergenceError
 from rsprune.optim import ProxSVRG
 from rsprune.optim.diagnostics import sparsity
@@ -99,7 +100,7 @@ class _Stage:
         self.model, self.data, self.job, self.machine, self.watch = model, data, job, machine, watch
         self.steps = data.train.steps(job.settings.batch_size)
         self.forward = machine.forward(model)
-        self.teacher = None if job.teacher is None else machine.compiled(job.teacher)
+        self.teacher = self._make_teacher()
         self.optimizer = self._make_optimizer()
         self.stepper = machine.prepare(self.optimizer)
         self.average = _average(model, job.settings)
@@ -116,6 +117,12 @@ class _Stage:
             lam = settings.lam if self.job.lam is None else self.job.lam
             return sparse(self.model, settings, lam, self.steps, self.job.units)
         return sgd(self.model, settings)
+
+    def _make_teacher(self) -> Teacher | None:
+        settings, network = self.job.settings, self.job.teacher
+        if not isinstance(settings, Finetune) or not settings.distill or network is None:
+            return None
+        return Teacher(self.machine.compiled(network), settings)
 
     def run(self) -> None:
         self.position = self.checkpoint.load() or Position()
@@ -138,8 +145,9 @@ class _Stage:
         self.model.train()
         if isinstance(self.optimizer, ProxSVRG) and at.step == 0:
             self.optimizer.snapshot(self._full_gradient)
+        epoch = at.epoch if self.teacher is None else self.teacher.view(at.epoch)
         batches = self.data.train.epoch(
-            job.settings.batch_size, seed=job.own_seed, epoch=at.epoch, start=at.step,
+            job.settings.batch_size, seed=job.own_seed, epoch=epoch, start=at.step,
             shard=self.machine.shard, device=self.machine.device,
         )  # fmt: skip
         for batch in batches:
@@ -215,16 +223,10 @@ class _Stage:
     def _loss(self, scores: Tensor, images: Tensor, labels: Tensor) -> Tensor:
         settings = self.job.settings
         loss = F.cross_entropy(scores, labels, label_smoothing=settings.label_smoothing)
-        if not isinstance(settings, Finetune) or not settings.distill or self.teacher is None:
+        if self.teacher is None:
             return loss
-        with torch.no_grad():
-            target = self.teacher(images)
-        heat = settings.temperature
-        divergence = F.kl_div(
-            F.log_softmax(scores / heat, 1), F.log_softmax(target / heat, 1),
-            reduction="batchmean", log_target=True,
-        )  # fmt: skip
-        return torch.lerp(loss, heat**2 * divergence, settings.distill)
+        at = self.position
+        return self.teacher.guide(loss, scores, images, (at.epoch, at.step))
 
     def _full_gradient(self) -> None:
         """Leave the gradient of the mean loss of all training data in ``.grad``, for SVRG."""

@@ -38,12 +38,18 @@ class VGG16(nn.Module):
             nn.Linear(hidden1, hidden2), nn.ReLU(inplace=True), nn.Dropout(dropout),
             nn.Linear(hidden2, classes),
         )  # fmt: skip
+        self.reset_parameters()
 
     def reset_parameters(self) -> None:
-        """Draw the weights of all convolutions anew."""
-        for module in self.features:
-            if isinstance(module, nn.Conv2d):
-                _draw(module)
+        """Draw the weights of all layers but the last, those that a ReLU follows, anew.
+
+        The linear layers have no norm: PyTorch's own draw would shrink what passes through each of
+        them to 0.4 of its size, and the gradients of all convolutions with it.
+        """
+        *layers, _ = (m for m in self.modules() if isinstance(m, nn.Conv2d | nn.Linear))
+        for layer in layers:
+            nn.init.kaiming_normal_(layer.weight, mode="fan_out", nonlinearity="relu")
+            nn.init.zeros_(layer.bias)  # type: ignore[arg-type]
 
     def forward(self, x: Tensor) -> Tensor:
         """Scores (N, classes)."""
@@ -56,17 +62,11 @@ def _convolutions(channels: Sequence[int]) -> list[nn.Module]:
     before = 3
     for number, width in enumerate(channels, start=1):
         convolution = nn.Conv2d(before, width, 3, padding=1)
-        _draw(convolution)
         layers += [convolution, nn.BatchNorm2d(width), nn.ReLU(inplace=True)]
         if number in _POOL_AFTER:
             layers.append(nn.MaxPool2d(2))
         before = width
     return layers
-
-
-def _draw(convolution: nn.Conv2d) -> None:
-    nn.init.kaiming_normal_(convolution.weight, mode="fan_out", nonlinearity="relu")
-    nn.init.zeros_(convolution.bias)  # type: ignore[arg-type]
 
 
 def _check(widths: Sequence[int]) -> None:

@@ -84,6 +84,8 @@ def test_keys_that_exclude_each_other() -> None:
     for key, value in (("explore.clip", "1"), ("precision", "fp16")):
         with pytest.raises(RecipeError, match=rf"{key}.*'prox-svrg'"):
             read_recipe(None, {"explore.optimizer": "prox-svrg", key: value})
+    with pytest.raises(RecipeError, match=r"finetune\.views .*there is no teacher"):
+        read_recipe(None, {"finetune.views": "4", "finetune.distill": "0"})
     both = {"explore.optimizer": "prox-svrg", "explore.clip": "1", "compress.mode": "zero-groups"}
     with pytest.raises(RecipeError, match=r"explore\.clip .*only explore\.optimizer = 'hspg'"):
         read_recipe(None, both)

@@ -74,6 +74,7 @@ SETTINGS: dict[str, Training] = {
     "sgd": Dense(**SHORT),
     "averaged": Dense(**SHORT, ema=0.9, schedule="one-cycle", label_smoothing=0.1, clip=1.0),
     "distilled": Finetune(**SHORT, distill=0.5),
+    "distilled-views": Finetune(epochs=3, batch_size=128, distill=0.5, views=1),
     **{
         name: Explore(
             **SHORT,
@@ -93,7 +94,7 @@ def test_a_training_that_was_stopped_ends_with_the_same_bits(
 ) -> None:
     """Stopped within the first epoch, within the second, and after its end."""
     settings = SETTINGS[name]
-    teacher = SmallCNN(width=16).eval() if name == "distilled" else None
+    teacher = SmallCNN(width=16).eval() if name.startswith("distilled") else None
     whole, watch = network(), Watch()
     train(whole, data, job(tmp_path, settings, teacher=teacher), machine, watch)
     pieces = tmp_path / "pieces"
@@ -107,6 +108,40 @@ def test_a_training_that_was_stopped_ends_with_the_same_bits(
     for key, tensor in state(whole).items():
         assert torch.equal(tensor, state(part)[key]), key
     assert heard == watch.events
+
+
+class Counted(nn.Module):
+    """A teacher that counts how often it is asked."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        torch.manual_seed(1)
+        self.network, self.asked = SmallCNN(width=16).eval(), 0
+
+    def forward(self, images: Tensor) -> Tensor:
+        self.asked += 1
+        scores: Tensor = self.network(images)
+        return scores
+
+
+def test_a_teacher_sees_every_view_once(machine: Machine, tmp_path: Path) -> None:
+    """With as many views as epochs nothing changes; with fewer, images and scores repeat."""
+    data = load("digits", augment="crop")
+    steps = data.train.steps(128)
+    asked, losses = {}, {}
+    for views in (0, 4, 2):
+        watch, teacher = Watch(), Counted()
+        settings = Finetune(epochs=4, batch_size=128, distill=0.5, views=views)
+        (tmp_path / str(views)).mkdir()
+        train(
+            network(), data, job(tmp_path / str(views), settings, teacher=teacher), machine, watch
+        )
+        asked[views] = teacher.asked
+        losses[views] = [event["loss"] for event in watch.events]
+    assert asked == {0: 4 * steps, 4: 4 * steps, 2: 2 * steps}
+    assert losses[0] == losses[4]
+    assert losses[0][:2] == losses[2][:2]
+    assert losses[0][2:] != losses[2][2:]
 
 
 def test_a_stop_is_heard_after_an_epoch_of_one_step(
