@@ -55,6 +55,17 @@ def test_runs() -> None:
     assert model(torch.randn(1, 3, 64, 48)).shape == (1, 7)
 
 
+def test_fresh_layers_keep_the_size_of_what_passes_through() -> None:
+    """The linear layers, which have no norm, do not shrink it."""
+    torch.manual_seed(0)
+    head = VGG16(dropout=0.0).classifier
+    features = torch.randn(64, 512).relu()
+    for layer in (head[:2], head[2:5]):
+        scores = layer(features)
+        assert 0.7 < scores.norm() / features.norm() < 1.4
+        features = scores
+
+
 @pytest.mark.parametrize("widths", [[64] * 14, [64] * 14 + [0], [64.0] * 15])
 def test_bad_widths(widths: list[int]) -> None:
     """Fifteen positive integers, or an error that says so."""
