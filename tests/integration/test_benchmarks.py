@@ -118,6 +118,8 @@ def test_every_change_has_the_budget_of_the_base(command: list[str]) -> None:
     other = ablation.rows(base(command, ablation, "--compress.select", "thinet"))
     assert other["select-thinet"][0] == "base"
     assert other["select-magnitude"][0] == "select-magnitude"
+    views = ablation.rows(base(command, ablation, "--finetune.views", "2"))
+    assert views["distillation-off"][1].finetune.views == 0
 
 
 def test_every_method_has_the_epochs_of_all_rounds(command: list[str]) -> None:

@@ -148,8 +148,8 @@ class Recipe(Section):
         """What has no meaning where nobody's scores are imitated."""
         if self.finetune.views and not self.finetune.distill:
             yield (
-                "finetune.views repeats images so that a teacher's scores can be kept, and with "
-                "finetune.distill = 0 there is no teacher. Leave it out, or set distill."
+                f"finetune.views = {self.finetune.views} is how long a teacher's scores are kept, "
+                "and with finetune.distill = 0 there is no teacher. Set views = 0, or distill > 0."
             )
 
     def to_toml(self) -> str:

@@ -137,5 +137,5 @@ class Finetune(Dense):
     )
     temperature: float = Field(4.0, gt=0, description="at which scores are compared")
     views: int = Field(
-        0, ge=0, description="epochs after which crops and the teacher's scores repeat; 0: never"
+        0, ge=0, description="epochs after which batches and the teacher's scores repeat; 0: never"
     )

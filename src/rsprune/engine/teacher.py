@@ -8,16 +8,18 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
+from rsprune.data import Batch
 from rsprune.engine.recipe import Finetune
+from rsprune.errors import DataError
 
 
 class Teacher:
     """A network whose scores a smaller one imitates.
 
-    It has many times the cost of its student, and computes most of an epoch. With ``views``, the
-    batches of an epoch come again so many epochs later, and their scores are kept in memory: one
-    number for every class, image and view. What is not kept, as after a stop, is computed again,
-    with the same bits.
+    It costs many times as much as its student, and takes most of an epoch. With ``views``, the
+    batches of an epoch come again so many epochs later, and their scores are kept until then: a
+    number for every class, image and view, on the device that computes. Scores that are missing,
+    as after a stop, are computed again, with the same bits.
 
     Args:
         network: in evaluation mode.
@@ -26,23 +28,23 @@ class Teacher:
 
     def __init__(self, network: Callable[[Tensor], Tensor], settings: Finetune) -> None:
         self._network, self._settings = network, settings
-        self._kept: dict[tuple[int, int], Tensor] = {}
+        self._kept: dict[tuple[int, int], tuple[Tensor, Tensor]] = {}  # scores and labels
 
     def view(self, epoch: int) -> int:
         """The epoch whose order, crops and flips this epoch has."""
         return epoch % self._settings.views if self._settings.views else epoch
 
-    def guide(self, loss: Tensor, scores: Tensor, images: Tensor, batch: tuple[int, int]) -> Tensor:
+    def guide(self, loss: Tensor, scores: Tensor, batch: Batch, at: tuple[int, int]) -> Tensor:
         """The student's loss, part of it replaced by how far it is from the teacher.
 
         Args:
             loss: on the labels.
             scores: the student's (B, classes).
-            images: that both see.
-            batch: the epoch and the number of the batch in it.
+            batch: what both see.
+            at: the epoch and the number of the batch in it.
         """
         heat = self._settings.temperature
-        target = self._scores(images, batch)
+        target = self._scores(batch, at)
         divergence = F.kl_div(
             F.log_softmax(scores / heat, 1), F.log_softmax(target / heat, 1),
             reduction="batchmean", log_target=True,
@@ -50,12 +52,20 @@ class Teacher:
         return torch.lerp(loss, heat**2 * divergence, self._settings.distill)
 
     @torch.no_grad()
-    def _scores(self, images: Tensor, batch: tuple[int, int]) -> Tensor:
-        epoch, number = batch
+    def _scores(self, batch: Batch, at: tuple[int, int]) -> Tensor:
+        (images, labels), (epoch, number) = batch, at
         key = self.view(epoch), number
         if key in self._kept:
-            return self._kept[key]
+            scores, same = self._kept[key]
+            if number == 0 and not torch.equal(labels, same):  # a GPU waits: once an epoch will do
+                raise DataError(
+                    "finetune.views needs training data whose batches are a function of seed and "
+                    f"epoch, and epoch {key[0]} did not come out again as it was. Mend the data's "
+                    "epoch(), or set finetune.views = 0."
+                )
+            return scores
         scores = self._network(images)
-        if self._settings.views:
-            self._kept[key] = scores
+        views = self._settings.views
+        if views and epoch + views < self._settings.epochs:
+            self._kept[key] = scores, labels
         return scores

@@ -209,7 +209,7 @@ class _Stage:
         self.stepper.zero_grad()
         with self.machine.autocast():
             scores = self.forward(images)
-            loss = self._loss(scores, images, labels)
+            loss = self._loss(scores, (images, labels))
         self.machine.backward(loss)
         if self.job.settings.clip:
             self.machine.clip(self.model, self.job.settings.clip)
@@ -220,13 +220,13 @@ class _Stage:
         count = torch.full_like(hits, len(right))  # a copy would make a GPU wait
         self.sums += torch.stack([loss.float() * count, hits, count])
 
-    def _loss(self, scores: Tensor, images: Tensor, labels: Tensor) -> Tensor:
-        settings = self.job.settings
-        loss = F.cross_entropy(scores, labels, label_smoothing=settings.label_smoothing)
+    def _loss(self, scores: Tensor, batch: Batch) -> Tensor:
+        smoothing = self.job.settings.label_smoothing
+        loss = F.cross_entropy(scores, batch[1], label_smoothing=smoothing)
         if self.teacher is None:
             return loss
         at = self.position
-        return self.teacher.guide(loss, scores, images, (at.epoch, at.step))
+        return self.teacher.guide(loss, scores, batch, (at.epoch, at.step))
 
     def _full_gradient(self) -> None:
         """Leave the gradient of the mean loss of all training data in ``.grad``, for SVRG."""

@@ -43,8 +43,8 @@ class VGG16(nn.Module):
     def reset_parameters(self) -> None:
         """Draw the weights of all layers but the last, those that a ReLU follows, anew.
 
-        The linear layers have no norm: PyTorch's own draw would shrink what passes through each of
-        them to 0.4 of its size, and the gradients of all convolutions with it.
+        The linear layers have no norm: between equal widths, PyTorch's own draw would shrink what
+        passes through to 0.4 of its size, and the gradients of all convolutions with it.
         """
         *layers, _ = (m for m in self.modules() if isinstance(m, nn.Conv2d | nn.Linear))
         for layer in layers:

@@ -17,8 +17,9 @@ from rsprune.data import Data, load
 from rsprune.engine.evaluate import accuracy
 from rsprune.engine.machine import Machine
 from rsprune.engine.recipe import Dense, Explore, Finetune, Recipe, Training
+from rsprune.engine.teacher import Teacher
 from rsprune.engine.train import Job, train
-from rsprune.errors import DivergenceError, RunError
+from rsprune.errors import DataError, DivergenceError, RunError
 from rsprune.models import SmallCNN
 from rsprune.optim import ProxSVRG
 
@@ -74,7 +75,7 @@ SETTINGS: dict[str, Training] = {
     "sgd": Dense(**SHORT),
     "averaged": Dense(**SHORT, ema=0.9, schedule="one-cycle", label_smoothing=0.1, clip=1.0),
     "distilled": Finetune(**SHORT, distill=0.5),
-    "distilled-views": Finetune(epochs=3, batch_size=128, distill=0.5, views=1),
+    "distilled-views": Finetune(epochs=4, batch_size=128, distill=0.5, views=2),
     **{
         name: Explore(
             **SHORT,
@@ -142,6 +143,23 @@ def test_a_teacher_sees_every_view_once(machine: Machine, tmp_path: Path) -> Non
     assert losses[0] == losses[4]
     assert losses[0][:2] == losses[2][:2]
     assert losses[0][2:] != losses[2][2:]
+
+
+def test_a_teacher_without_a_say_is_not_asked(data: Data, machine: Machine, tmp_path: Path) -> None:
+    teacher, settings = Counted(), Finetune(**SHORT, distill=0.0)
+    train(network(), data, job(tmp_path, settings, teacher=teacher), machine, Watch())
+    assert teacher.asked == 0
+
+
+def test_data_that_do_not_come_again_are_refused(data: Data) -> None:
+    """Kept scores of other images would teach nonsense, silently."""
+    teacher = Teacher(Counted(), Finetune(epochs=2, distill=0.5, views=1))
+    batches = list(data.train.epoch(128, seed=0, epoch=0))[:2]
+    scores, loss = torch.zeros(128, 10), torch.tensor(0.0)
+    teacher.guide(loss, scores, batches[0], (0, 0))
+    teacher.guide(loss, scores, batches[0], (1, 0))
+    with pytest.raises(DataError, match=r"finetune\.views needs .* function of seed and epoch"):
+        teacher.guide(loss, scores, batches[1], (1, 0))
 
 
 def test_a_stop_is_heard_after_an_epoch_of_one_step(
