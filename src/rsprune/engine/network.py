@@ -11,6 +11,7 @@ import torch
 from safetensors.torch import load_file
 from torch import Tensor, nn
 
+from rsprune.engine.growing import side_lengths
 from rsprune.engine.recipe import Recipe
 from rsprune.errors import FileFormatError, InvalidParameterError, RsPruneError
 from rsprune.models import build
@@ -23,7 +24,13 @@ def build_network(recipe: Recipe, classes: int, input_shape: tuple[int, ...]) ->
     torch.manual_seed(recipe.seed)
     fitting = _fitting_options(recipe.model, classes, input_shape[0])
     model = build(recipe.model, **{**fitting, **recipe.model_options})
-    _check_scores(recipe.model, model, classes, input_shape)
+    remedy = "Choose other data, or set model_options."
+    _check_scores(recipe.model, model, classes, input_shape, remedy)
+    small = recipe.baseline.small
+    if recipe.weights is None and small < 1:
+        shape = input_shape[0], *side_lengths(input_shape[1:], small, 0)
+        remedy = f"Raise baseline.small (now {small:g}); at 1 images have their full size."
+        _check_scores(recipe.model, model, classes, shape, remedy)
     return model
 
 
@@ -39,7 +46,9 @@ def _fitting_options(name: str, classes: int, channels: int) -> dict[str, Any]:
     return {"classes": classes} | ({"channels": channels} if name == "small_cnn" else {})
 
 
-def _check_scores(name: str, model: nn.Module, classes: int, input_shape: tuple[int, ...]) -> None:
+def _check_scores(
+    name: str, model: nn.Module, classes: int, input_shape: tuple[int, ...], remedy: str
+) -> None:
     """Refuse, before any training, a model whose output is not one score for each class."""
     mode = model.training
     try:
@@ -48,7 +57,7 @@ def _check_scores(name: str, model: nn.Module, classes: int, input_shape: tuple[
     except Exception as error:
         raise RsPruneError(
             f"The model '{name}' does not take images of {'x'.join(map(str, input_shape))}: "
-            f"{type(error).__name__}: {error}. Choose other data, or set model_options."
+            f"{type(error).__name__}: {error}. {remedy}"
         ) from error
     model.train(mode)
     if not isinstance(scores, Tensor):

@@ -64,6 +64,14 @@ class Dense(Training):
     ema: float = Field(0.0, ge=0, lt=1, description="decay of averaged weights; 0: none")
 
 
+class Baseline(Dense):
+    """The first stage of training."""
+
+    small: Share = Field(
+        1.0, description="side of images at first, as a share; the last third has full size"
+    )
+
+
 class Explore(Training):
     """Sparse training, line 3 of Algorithm 1."""
 

@@ -17,9 +17,10 @@ from rsprune.data import Batch, Data
 from rsprune.engine.checkpoint import Checkpoint, Position
 from rsprune.engine.evaluate import accuracy
 from rsprune.engine.events import Event
+from rsprune.engine.growing import grown
 from rsprune.engine.machine import Machine
 from rsprune.engine.optimizers import Units, sgd, sparse
-from rsprune.engine.recipe import Dense, Explore, Finetune, Training
+from rsprune.engine.recipe import Baseline, Dense, Explore, Finetune, Training
 from rsprune.engine.schedules import learning_rate
 from rsprune.engine.teacher import Teacher
 from rsprune.errors import DivergenceError
@@ -177,9 +178,7 @@ class _Stage:
         return [count > 0 for count in self.machine.total(counts).tolist()]
 
     def _step(self, batch: Batch) -> None:
-        at, settings = self.position, self.job.settings
-        done = at.epoch * self.steps + at.step
-        rate = learning_rate(settings, done, settings.epochs * self.steps)
+        rate = learning_rate(self.job.settings, *self._progress)
         for group in self.optimizer.param_groups:
             group["lr"] = rate
         self.phase = getattr(self.optimizer, "phase", None)
@@ -190,6 +189,12 @@ class _Stage:
             self.stepper.step()
         if self.average is not None:
             self.average.update_parameters(self.model)
+
+    @property
+    def _progress(self) -> tuple[int, int]:
+        """The steps that are done, and all."""
+        done = self.position.epoch * self.steps + self.position.step
+        return done, self.job.settings.epochs * self.steps
 
     def _step_twice(self, optimizer: ProxSVRG, batch: Batch) -> None:
         """A step that needs the gradients at two points; the first is where the network is."""
@@ -205,6 +210,9 @@ class _Stage:
     def _gradient(self, batch: Batch) -> tuple[Tensor, Tensor]:
         """Leave the gradient in ``.grad``; the mean loss, and which images came out right."""
         images, labels = batch
+        if isinstance(self.job.settings, Baseline):
+            done, steps = self._progress
+            images = grown(images, self.job.settings.small, done / steps)
         images = images.contiguous(memory_format=self.machine.memory_format)
         self.stepper.zero_grad()
         with self.machine.autocast():

@@ -16,8 +16,8 @@ _POOL_AFTER = (2, 4, 7, 10, 13)
 class VGG16(nn.Module):
     """13 convolutions with batch norm, pooled after 2, 4, 7, 10 and 13, and three linear layers.
 
-    Parameters are named as in torchvision's ``vgg16_bn``. Takes images (N, 3, H, W) of at least
-    32 x 32 pixels.
+    Parameters are named as in torchvision's ``vgg16_bn``. Takes images (N, 3, H, W) of any size;
+    it was made for 32 x 32 pixels.
 
     Args:
         classes: the number of scores.
@@ -64,7 +64,7 @@ def _convolutions(channels: Sequence[int]) -> list[nn.Module]:
         convolution = nn.Conv2d(before, width, 3, padding=1)
         layers += [convolution, nn.BatchNorm2d(width), nn.ReLU(inplace=True)]
         if number in _POOL_AFTER:
-            layers.append(nn.MaxPool2d(2))
+            layers.append(nn.MaxPool2d(2, ceil_mode=True))  # one pixel is enough for it
         before = width
     return layers
 

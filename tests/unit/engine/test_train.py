@@ -16,7 +16,7 @@ from rsprune.compression import unit_slots
 from rsprune.data import Data, load
 from rsprune.engine.evaluate import accuracy
 from rsprune.engine.machine import Machine
-from rsprune.engine.recipe import Dense, Explore, Finetune, Recipe, Training
+from rsprune.engine.recipe import Baseline, Dense, Explore, Finetune, Recipe, Training
 from rsprune.engine.teacher import Teacher
 from rsprune.engine.train import Job, train
 from rsprune.errors import DataError, DivergenceError, RunError
@@ -74,6 +74,7 @@ SHORT = {"epochs": 2, "batch_size": 128}
 SETTINGS: dict[str, Training] = {
     "sgd": Dense(**SHORT),
     "averaged": Dense(**SHORT, ema=0.9, schedule="one-cycle", label_smoothing=0.1, clip=1.0),
+    "growing": Baseline(**SHORT, small=0.5),
     "distilled": Finetune(**SHORT, distill=0.5),
     "distilled-views": Finetune(epochs=4, batch_size=128, distill=0.5, views=2),
     **{

@@ -49,8 +49,9 @@ def test_parameters_are_named_as_in_torchvision() -> None:
 
 
 def test_runs() -> None:
-    """Scores for images of 32 x 32 pixels and more."""
+    """Scores for images of 32 x 32 pixels, of more and of less."""
     model = VGG16(classes=7, widths=[4] * 15).eval()
+    assert model(torch.randn(2, 3, 16, 16)).shape == (2, 7)
     assert model(torch.randn(2, 3, 32, 32)).shape == (2, 7)
     assert model(torch.randn(1, 3, 64, 48)).shape == (1, 7)
 

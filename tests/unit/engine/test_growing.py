@@ -1,0 +1,41 @@
+"""Images that grow: thirds of a training, and networks that cannot take small ones."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+
+from rsprune.engine.growing import grown, side_lengths
+from rsprune.engine.network import build_network
+from rsprune.engine.recipe import Baseline, Recipe
+from rsprune.errors import RsPruneError
+
+
+def test_a_third_of_the_training_each() -> None:
+    shares = (0, 0.33, 0.34, 0.66, 0.67, 1)
+    assert [side_lengths((32, 48), 0.5, done) for done in shares] == [
+        [16, 24], [16, 24], [24, 36], [24, 36], [32, 48], [32, 48],
+    ]  # fmt: skip
+    assert side_lengths((8,), 0.01, 0) == [1]
+
+
+def test_colours_stay_and_full_size_costs_nothing() -> None:
+    images = torch.full((2, 3, 32, 32), 0.25)
+    assert torch.allclose(grown(images, 0.5, 0), torch.full((2, 3, 16, 16), 0.25))
+    assert grown(images, 0.5, 0.7) is images
+    assert grown(images, 1.0, 0) is images
+
+
+class Flat(torch.nn.Sequential):
+    """Its linear layer fixes the size of the images."""
+
+    def __init__(self) -> None:
+        super().__init__(torch.nn.Flatten(), torch.nn.Linear(64, 10))
+
+
+def test_networks_that_do_not_take_small_images_are_refused() -> None:
+    """Before any training, with the key that is wrong."""
+    recipe = Recipe(model=f"{__name__}:Flat", baseline=Baseline(small=0.5))
+    with pytest.raises(RsPruneError, match=r"images of 1x4x4.*Raise baseline\.small \(now 0\.5\)"):
+        build_network(recipe, 10, (1, 8, 8))
+    build_network(recipe.model_copy(update={"weights": "trained.pt"}), 10, (1, 8, 8))
