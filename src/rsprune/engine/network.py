@@ -26,12 +26,18 @@ def build_network(recipe: Recipe, classes: int, input_shape: tuple[int, ...]) ->
     model = build(recipe.model, **{**fitting, **recipe.model_options})
     remedy = "Choose other data, or set model_options."
     _check_scores(recipe.model, model, classes, input_shape, remedy)
+    return model
+
+
+def check_small_images(
+    recipe: Recipe, model: nn.Module, classes: int, input_shape: tuple[int, ...]
+) -> None:
+    """Refuse, before any training, a model that does not take the images it begins with."""
     small = recipe.baseline.small
     if recipe.weights is None and small < 1:
         shape = input_shape[0], *side_lengths(input_shape[1:], small, 0)
         remedy = f"Raise baseline.small (now {small:g}); at 1 images have their full size."
         _check_scores(recipe.model, model, classes, shape, remedy)
-    return model
 
 
 def _fitting_options(name: str, classes: int, channels: int) -> dict[str, Any]:

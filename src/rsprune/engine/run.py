@@ -24,7 +24,7 @@ from rsprune.engine.directory import alone, recipe_of, state_directory
 from rsprune.engine.evaluate import accuracy
 from rsprune.engine.events import Event, EventLog
 from rsprune.engine.machine import Machine
-from rsprune.engine.network import build_network, load_weights
+from rsprune.engine.network import build_network, check_small_images, load_weights
 from rsprune.engine.outcome import finish_event, history_json, start_event
 from rsprune.engine.recipe import RATIO_ONLY, Training
 from rsprune.engine.train import Job, Watch, train
@@ -82,6 +82,7 @@ class Run:
         self.machine.wait()
         self.trained = self.state / f"{BASELINE}.safetensors"
         if not self.trained.exists():
+            check_small_images(self.recipe, self.model, self.data.classes, self.data.input_shape)
             self._rehearse()
 
     @property

@@ -2,13 +2,18 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
 import torch
 
+from rsprune.engine.directory import begin
 from rsprune.engine.growing import grown, side_lengths
-from rsprune.engine.network import build_network
+from rsprune.engine.network import check_small_images
 from rsprune.engine.recipe import Baseline, Recipe
+from rsprune.engine.run import execute
 from rsprune.errors import RsPruneError
+from tests.integration.killing import Quiet
 
 
 def test_a_third_of_the_training_each() -> None:
@@ -37,5 +42,12 @@ def test_networks_that_do_not_take_small_images_are_refused() -> None:
     """Before any training, with the key that is wrong."""
     recipe = Recipe(model=f"{__name__}:Flat", baseline=Baseline(small=0.5))
     with pytest.raises(RsPruneError, match=r"images of 1x4x4.*Raise baseline\.small \(now 0\.5\)"):
-        build_network(recipe, 10, (1, 8, 8))
-    build_network(recipe.model_copy(update={"weights": "trained.pt"}), 10, (1, 8, 8))
+        check_small_images(recipe, Flat(), 10, (1, 8, 8))
+    trained = recipe.model_copy(update={"weights": "trained.pt"})
+    check_small_images(trained, Flat(), 10, (1, 8, 8))
+
+
+def test_a_run_finds_that_out_before_it_trains(tmp_path: Path) -> None:
+    begin(Recipe(model=f"{__name__}:Flat", baseline=Baseline(small=0.5)), tmp_path)
+    with pytest.raises(RsPruneError, match=r"Raise baseline\.small"):
+        execute(tmp_path, Quiet())
