@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import math
 import warnings
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -14,40 +14,9 @@ from torch import nn
 
 import rsprune
 from rsprune.errors import DivergenceError, InvalidParameterError, RsPruneWarning
-from rsprune.recursion import PruneResult, recursive_prune
+from rsprune.recursion import recursive_prune
+from tests.unit.recursion.script import prune, saying, zeroing
 from tests.unit.recursion.toy import Net, X
-
-
-def zeroing(share: float) -> Callable[[nn.Module, float], None]:
-    """An explore that sets this share of every weight to zero."""
-
-    def explore(model: nn.Module, _lam: float) -> None:
-        with torch.no_grad():
-            for weight in (model.conv1.weight, model.conv2.weight, model.fc.weight):
-                flat = weight.view(-1)
-                flat[: int(share * len(flat))] = 0
-
-    return explore
-
-
-def saying(*accuracies: float) -> Callable[[nn.Module], float]:
-    """An evaluate that says these one after the other."""
-    rest: Iterator[float] = iter(accuracies)
-    return lambda _model: next(rest)
-
-
-def prune(**changes: Any) -> PruneResult:
-    """A recursion on a fresh network, with an accuracy that never changes unless said."""
-    torch.manual_seed(0)
-    options: dict[str, Any] = {
-        "explore": zeroing(0.5), "evaluate": lambda _: 0.9, "finetune": lambda _: None,
-        "epsilon": 0.05,
-    }  # fmt: skip
-    return recursive_prune(Net(), X, **{**options, **changes})
-
-
-def sizes(result: PruneResult) -> list[int]:
-    return [one.before.weights for one in result.history]
 
 
 def test_one_round_is_the_papers_setting() -> None:
@@ -93,48 +62,6 @@ def test_the_lambda_rule_is_followed(rule: str, factor: float) -> None:
     if rule == "inverse":
         factor = first.before.weights / second.before.weights
     assert second.lam == pytest.approx(1e-2 * factor)
-
-
-def test_the_given_model_is_left_untouched() -> None:
-    """Weights, buffers, gradients and modes, also when loops train in place or switch modes."""
-    torch.manual_seed(0)
-    model = Net()
-    model.conv1.weight.grad = torch.ones_like(model.conv1.weight)
-    model.norm.eval()
-    before = {name: tensor.clone() for name, tensor in model.state_dict().items()}
-
-    def spoil(given: nn.Module, *_: Any) -> None:
-        given.train(not given.training)
-        for tensor in given.state_dict().values():
-            tensor.zero_()
-
-    result = recursive_prune(
-        model, X, explore=spoil, finetune=spoil, evaluate=lambda m: (spoil(m), 0.5)[1], rounds=2
-    )
-    assert all(torch.equal(model.state_dict()[name], tensor) for name, tensor in before.items())
-    assert model.conv1.weight.grad is not None
-    assert (model.training, model.norm.training) == (True, False)
-    assert (result.model.training, result.model.norm.training) == (True, False)
-    assert result.model is not model
-
-
-def test_loops_may_return_the_trained_model() -> None:
-    """What explore and finetune return counts, instead of the model they were given."""
-    import copy
-
-    def explore(model: nn.Module, lam: float) -> nn.Module:
-        other = copy.deepcopy(model)
-        zeroing(0.5)(other, lam)
-        return other
-
-    def finetune(model: nn.Module) -> nn.Module:
-        other = copy.deepcopy(model)
-        nn.init.constant_(other.fc.bias, 7.0)
-        return other
-
-    result = prune(explore=explore, finetune=finetune, rounds=1)
-    assert result.history[0].sparsity == pytest.approx(0.5, abs=0.01)
-    assert result.model.fc.bias.tolist() == [7.0] * 3
 
 
 def test_accuracy_regression_ends_the_rounds() -> None:
@@ -322,105 +249,6 @@ def test_divergence_in_finetuning_keeps_the_weights_before_it() -> None:
     assert result.best == 0
 
 
-def test_every_loop_gets_the_model_in_the_modes_of_the_given_one() -> None:
-    """A loop that forgets train() after an evaluate that left eval() does not train in eval."""
-    modes: list[bool] = []
-
-    def explore(model: nn.Module, lam: float) -> None:
-        modes.append(model.training)
-        zeroing(0.5)(model, lam)
-
-    prune(explore=explore, evaluate=lambda m: (m.eval(), 0.9)[1], rounds=2)
-    assert modes == [True, True]
-
-
-@pytest.mark.parametrize("good", [torch.tensor(0.9), torch.tensor([0.9]), 1, 0.9])
-def test_numbers_and_tensors_with_one_element_are_accuracies(good: Any) -> None:
-    assert prune(evaluate=lambda _: good, rounds=1).baseline == pytest.approx(float(good))
-
-
-@pytest.mark.parametrize(
-    ("bad", "shown"),
-    [
-        (None, "returned None"),
-        (math.nan, "returned nan"),
-        (torch.tensor([0.9, 0.8]), r"a tensor of shape \(2,\)"),
-        ({"accuracy": 0.9}, "a dict"),
-        (True, "True"),
-        ("0.9", "'0.9'"),
-        (torch.tensor(math.nan), "nan"),
-    ],
-)
-def test_what_is_no_accuracy_is_named(bad: Any, shown: str) -> None:
-    with pytest.raises(InvalidParameterError, match=f"'evaluate'.*{shown}"):
-        prune(evaluate=lambda _: bad)
-
-
-@pytest.mark.parametrize("name", ["explore", "finetune"])
-@pytest.mark.parametrize(
-    ("bad", "shown"), [(0.3, "0.3"), (nn.Linear(1, 1), "a Linear unlike the Net it got")]
-)
-def test_what_is_no_trained_model_is_named(name: str, bad: Any, shown: str) -> None:
-    with pytest.raises(InvalidParameterError, match=f"'{name}'.*{shown}"):
-        prune(**{name: lambda *_: bad}, rounds=1)
-
-
-@pytest.mark.parametrize(
-    ("changes", "name"),
-    [
-        ({"lam": 0}, "lam"),
-        ({"lam": -1e-4}, "lam"),
-        ({"lam": math.nan}, "lam"),
-        ({"rounds": 0}, "rounds"),
-        ({"rounds": 1.5}, "rounds"),
-        ({"lambda_rule": "papers"}, "lambda_rule"),
-        ({"tolerance": -0.1}, "tolerance"),
-        ({"flat": -1}, "flat"),
-        ({"epsilon": 2}, "epsilon"),
-        ({"unit": "layers"}, "unit"),
-        ({"round_to": 0}, "round_to"),
-        ({"target_macs": 1.5}, "target_macs"),
-        ({"target_params": 0}, "target_params"),
-        ({"select": "magnitudes"}, "select"),
-        ({"mode": "ration"}, "mode"),
-        ({"explore": None}, "explore"),
-        ({"evaluate": 0.9}, "evaluate"),
-        ({"finetune": "yes"}, "finetune"),
-        ({"on_event": 3}, "on_event"),
-        ({"directory": 3}, "directory"),
-    ],
-)
-def test_bad_arguments_are_named_before_anything_is_called(
-    changes: dict[str, Any], name: str
-) -> None:
-    def never(*_: Any) -> Any:
-        raise AssertionError("was called")
-
-    with pytest.raises(InvalidParameterError, match=f"'{name}' parameter of recursive_prune"):
-        prune(**{"explore": never, "evaluate": never, "finetune": never, **changes})
-
-
-@pytest.mark.parametrize(
-    ("changes", "name"),
-    [
-        ({"batches": [X]}, "batches"),
-        ({"select": "thinet", "batches": X}, "batches"),
-        ({"select": "thinet", "batches": []}, "batches"),
-        ({"mode": "zero-groups", "target_macs": 0.5}, "target_macs"),
-        ({"mode": "zero-groups", "select": "thinet"}, "select"),
-        ({"inherit": "yes"}, "inherit"),
-    ],
-)
-def test_what_compress_would_refuse_is_refused_before_any_training(
-    changes: dict[str, Any], name: str
-) -> None:
-    def never(*_: Any) -> Any:
-        raise AssertionError("was called")
-
-    with pytest.raises(InvalidParameterError, match=f"'{name}'"):
-        prune(**{"explore": never, "evaluate": never, "rounds": 1, "epsilon": 0.1, **changes})
-
-
 def test_units_that_are_zero_can_be_all_that_is_cut() -> None:
     """mode="zero-groups": what a group optimizer set to zero goes, round by round."""
 
@@ -436,34 +264,6 @@ def test_units_that_are_zero_can_be_all_that_is_cut() -> None:
     )
     assert result.model.conv1.out_channels == 4
     assert result.model.conv2.out_channels == 16
-
-
-def test_the_random_generator_is_left_to_the_loops() -> None:
-    """What comes from the recursion itself draws no random numbers."""
-    drawn: list[float] = []
-    for inherit in (True, False):
-        torch.manual_seed(5)
-        model = Net()
-        recursive_prune(
-            model, X, explore=zeroing(0.5), evaluate=lambda _: 0.9, rounds=2, inherit=inherit
-        )
-        drawn.append(torch.rand(1).item())
-    torch.manual_seed(5)
-    Net()
-    assert drawn == [torch.rand(1).item()] * 2
-
-
-def test_a_model_without_layers_is_refused() -> None:
-    with pytest.raises(InvalidParameterError, match="convolution or linear"):
-        recursive_prune(nn.BatchNorm2d(1), X, explore=zeroing(0.5), evaluate=lambda _: 0.9)
-
-
-def test_other_errors_of_the_loops_pass_through() -> None:
-    def explore(_model: nn.Module, _lam: float) -> None:
-        raise KeyError("mine")
-
-    with pytest.raises(KeyError, match="mine"):
-        prune(explore=explore)
 
 
 def test_events_tell_every_stage_in_json() -> None:
@@ -501,12 +301,6 @@ def test_the_result_prints_as_a_table() -> None:
     assert text[-1].endswith("accuracy 0.9000 -> 0.9000")
 
 
-def test_a_generator_of_batches_serves_every_round() -> None:
-    images = torch.randn(8, 1, 6, 6, generator=torch.Generator().manual_seed(0))
-    result = prune(rounds=2, select="thinet", batches=(images[i : i + 4] for i in (0, 4)))
-    assert len(result.history) == 2
-
-
 def test_weights_made_anew_are_the_same_every_time() -> None:
     """inherit=False, as in "retrain", does not depend on the state of the random generator."""
     models = []
@@ -538,12 +332,6 @@ def test_a_wide_network_with_a_residual_sum_goes_through(tmp_path: Any) -> None:
     )  # fmt: skip
     assert result.after.macs < 0.45 * result.before.macs
     assert result.model(torch.randn(2, 3, 32, 32)).shape == (2, 10)
-
-
-def test_tensors_are_values_like_any_other() -> None:
-    """lam may be a tensor, as in an optimizer."""
-    result = prune(rounds=1, lam=torch.tensor(0.25))
-    assert isinstance(result.history[0].lam, float)
 
 
 def test_fine_tuning_that_does_harm_is_left_out() -> None:
