@@ -31,7 +31,8 @@ from torch import Tensor, nn
 import rsprune
 
 sys.path.insert(0, str(Path(__file__).parents[1]))
-from tests.zoo import half, import_torchvision
+from tests.halving import half
+from tests.zoo import import_torchvision
 
 
 @dataclass(frozen=True)

@@ -30,7 +30,8 @@ import torch
 from torch import Tensor, nn
 
 sys.path.insert(0, str(Path(__file__).parents[1]))
-from tests.zoo import ZOO, Entry, count_parameters, evaluate, examine, relative_difference
+from tests.halving import count_parameters, evaluate, examine, relative_difference
+from tests.zoo import ZOO, Entry
 
 TOLERANCE = 1e-5
 PATIENCE = 300  # seconds for the peer

@@ -11,16 +11,8 @@ import pytest
 import torch
 
 import rsprune
-from tests.zoo import (
-    CLASSIFIERS,
-    ZOO,
-    Entry,
-    evaluate,
-    examine,
-    half,
-    import_torchvision,
-    relative_difference,
-)
+from tests.halving import evaluate, examine, half, relative_difference
+from tests.zoo import CLASSIFIERS, ZOO, Entry, import_torchvision
 
 TOLERANCE = 1e-5
 
