@@ -205,9 +205,11 @@ def print_table(heads: Sequence[str], rows: Mapping[str, Sequence[Cell]], figure
     """
     print(f"\n| {' | '.join(heads)} |")
     print(f"|{'---|' * len(heads)}")
+    found: list[Done] = []
     for name, cells in rows.items():
-        print(f"| {' | '.join(_row(name, cells, len(heads), figures))} |")
-    found = [done for cells in rows.values() for done in (cell.done for cell in cells) if done]
+        done = [one for one in (cell.done for cell in cells) if one is not None]
+        found += done
+        print(f"| {' | '.join(_row(name, cells, done, len(heads), figures))} |")
     if found:
         before, images = found[0].finish["before"], found[0].images
         share = before["test_accuracy"]
@@ -219,14 +221,16 @@ def print_table(heads: Sequence[str], rows: Mapping[str, Sequence[Cell]], figure
         )
 
 
-def _row(name: str, cells: Sequence[Cell], columns: int, figures: Row) -> list[str]:
-    done = [found for found in (cell.done for cell in cells) if found is not None]
+def _row(
+    name: str, cells: Sequence[Cell], done: Sequence[Done], columns: int, figures: Row
+) -> list[str]:
+    if len(done) == len(cells):
+        return [name, *figures(done)]
     lost = sum(cell.diverged for cell in cells)
     if not done:
         return [name, DIVERGED if lost else "not run", *[""] * (columns - 2)]
-    if lost:
-        name = f"{name} ({lost} of {len(cells)} seeds diverged)"
-    return [name, *figures(done)]
+    diverged = f", {lost} diverged" if lost else ""
+    return [f"{name} ({len(done)} of {len(cells)} seeds{diverged})", *figures(done)]
 
 
 def mean(values: Sequence[float]) -> float:

@@ -5,7 +5,7 @@
     python benchmarks/frontier.py --weights resnet20.pt --table      # what is finished so far
 
 E1 epochs of exploring, in all rounds, and E2 of fine-tuning (--explore.epochs, --finetune.epochs)
-are E1 + E2 for everyone, on the same images, batches and augmentation, with one fine-tuning
+are E1 + E2 for everyone, on the same images with the same augmentation, with one fine-tuning
 schedule and the same distillation from the full network:
 
 - rsprune: E1 epochs of exploring, a cut, E2 of fine-tuning.
@@ -82,6 +82,10 @@ BASE = {
     "explore.epochs": "6", "explore.lam": "2e-4", "explore.lr": "0.02", "finetune.epochs": "14",
 }  # fmt: skip
 STEPS = 400  # of Torch-Pruning, from all channels to none
+TUNING = (
+    "Tuned for rsprune: its penalty and the fine-tuning rate, which everyone shares. Torch-Pruning "
+    "has the settings of its own script."
+)
 HEADS = ("method", "fewer MACs", "test accuracy", "each seed", "points lost", "minutes")
 
 
@@ -141,7 +145,7 @@ def tp_pruner(model: nn.Module, run: Run, normalizer: str, **options: Any) -> An
 
 def narrowed(model: nn.Module, pruner: Any, run: Run) -> nn.Module:
     """``model`` after as many steps of the pruner as the target needs."""
-    most = (run.recipe.compress.target_macs or 1.0) * rsprune.profile(run.model, run.example).macs
+    most = most_macs(run)
     model.eval()
     while rsprune.profile(model, run.example).macs > most:
         if pruner.current_step == STEPS:
@@ -150,12 +154,19 @@ def narrowed(model: nn.Module, pruner: Any, run: Run) -> nn.Module:
     return model
 
 
+def most_macs(run: Run) -> float:
+    """What the target allows."""
+    return (run.recipe.compress.target_macs or 1.0) * rsprune.profile(run.model, run.example).macs
+
+
 def scratch(run: Run) -> nn.Module:
     """The network that rsprune made of the same seed, with fresh weights."""
     path = run.directory.parents[1] / "rsprune" / run.directory.name / "model.safetensors"
     if not path.exists():
         raise RunError(f"'{path}' is missing: run rsprune first, for its widths.")
     slim = rsprune.load(run.model, path)
+    if rsprune.profile(slim, run.example).macs > most_macs(run):
+        raise RunError(f"'{path}' is larger than the target: leave scratch out, with --only.")
     torch.manual_seed(run.recipe.seed)
     reset(slim)
     return slim
@@ -231,8 +242,14 @@ def check_peer(methods: Sequence[str]) -> None:
         )
 
 
-def check_comparable(cut: Compress) -> None:
-    """Refuse what only rsprune would obey."""
+def check_comparable(recipe: Recipe) -> None:
+    """Refuse what only rsprune would obey, or gain from."""
+    cut = recipe.compress
+    if recipe.finetune.views:
+        raise InvalidParameterError(
+            "the benchmark", "finetune.views", "0", recipe.finetune.views,
+            "Those who only fine-tune would see fewer different crops than those who explore.",
+        )  # fmt: skip
     if cut.unit == "layer":
         raise InvalidParameterError(
             "the benchmark", "compress.unit", "auto or block", "layer",
@@ -253,6 +270,19 @@ def check_comparable(cut: Compress) -> None:
             )  # fmt: skip
 
 
+def cells_of(methods: Sequence[str], base: Recipe, options: argparse.Namespace) -> list[Cell]:
+    """The cells of some methods: each once for every seed."""
+    return [
+        Cell(
+            method,
+            changed(recipe_for(method, base, options), {"seed": seed}),
+            options.out / method / f"seed-{seed}",
+        )
+        for seed in range(options.seeds)
+        for method in methods
+    ]
+
+
 def main(arguments: Sequence[str] | None = None) -> None:
     parser = make_parser(__doc__, "runs/frontier", 50_000)
     add = parser.add_argument
@@ -264,22 +294,16 @@ def main(arguments: Sequence[str] | None = None) -> None:
         base = base_recipe(options, rest, BASE)
         methods = chosen(METHODS, options.only)
         check_peer(methods)
-        check_comparable(base.compress)
-        cells = [
-            Cell(
-                method,
-                changed(recipe_for(method, base, options), {"seed": seed}),
-                options.out / method / f"seed-{seed}",
-            )
-            for seed in range(options.seeds)
-            for method in methods
-        ]
-        for cell in cells:
+        check_comparable(base)
+        cells = cells_of(methods, base, options)
+        widths = cells_of(["rsprune"], base, options) if "scratch" in methods else []
+        for cell in [*cells, *widths]:
             cell.check()
         if not options.table:
             work_off(cells, work)
         rows = {name: [cell for cell in cells if cell.name == name] for name in methods}
         print_table(HEADS, rows, figures)
+        print(TUNING)
 
 
 if __name__ == "__main__":

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import copy
+import shutil
 from pathlib import Path
 from typing import Any, cast
 
@@ -215,6 +216,8 @@ def test_what_cannot_be_compared_is_refused_before_training(
         frontier.main([*options, "--compress.target_macs", "none"])
     with pytest.raises(SystemExit, match=r"compress\.round_to.*left out"):
         frontier.main([*options, "--compress.round_to", "8"])
+    with pytest.raises(SystemExit, match=r"finetune\.views.*fewer different crops"):
+        frontier.main([*options, "--finetune.views", "1"])
     with pytest.raises(SystemExit, match=r"weights.*Every cell starts from them"):
         frontier.main([*options, "--weights", "none"])
     monkeypatch.setattr(frontier, "find_spec", lambda _: None)
@@ -255,6 +258,11 @@ def test_all_methods_have_the_same_epochs_and_meet_the_target(
     begin(recipe, whole.directory)
     frontier.work(whole, Watch(stop=10_000))
     assert epochs(stopped.directory) == epochs(whole.directory)
+    shutil.rmtree(tmp_path / "scratch")  # which takes its widths from rsprune's cell
+    with pytest.raises(SystemExit, match=r"rsprune.*compress\.target_macs was 0\.6 and is 0\.5"):
+        frontier.main([*options, "--only", "scratch", "--compress.target_macs", "0.5"])
+    frontier.main([*options, "--only", "rsprune", "--seeds", "2", "--table"])
+    assert list(table(capsys.readouterr().out)) == ["rsprune (1 of 2 seeds)"]
 
 
 def full(command: list[str], directory: Path, *more: str) -> Run:

@@ -27,6 +27,12 @@ def side_lengths(sides: Sequence[int], small: float, done: float) -> list[int]:
     return [max(1, round(share * side)) for side in sides]
 
 
+def smaller_sizes(sides: Sequence[int], small: float) -> list[list[int]]:
+    """The heights and widths before full size."""
+    sizes = [side_lengths(sides, small, third / _THIRDS) for third in range(_THIRDS - 1)]
+    return [size for size in sizes if size != list(sides)]
+
+
 def grown(images: Tensor, small: float, done: float) -> Tensor:
     """The images (B, C, H, W) at the size that :func:`side_lengths` says."""
     size = side_lengths(images.shape[2:], small, done)

@@ -62,7 +62,9 @@ class Machine:
 
     def compiled(self, model: nn.Module) -> Any:
         """The model as ``torch.compile`` makes it, where the recipe asks for that."""
-        return torch.compile(model) if self._compile else model
+        # Kernels for sizes in general, which it makes once a size changes, would depend on where a
+        # run was resumed, and take longer.
+        return torch.compile(model, dynamic=False) if self._compile else model
 
     def prepare(self, optimizer: torch.optim.Optimizer) -> Any:
         """The optimizer with the loss scaling that half precision needs."""

@@ -45,7 +45,7 @@ def problem(
     if key not in keys and ".".join(path[:-1]) in keys:  # an item of a list
         key = ".".join(path[:-1])
     where = options.get(key, f"{file}: {key}")
-    wanted, remedy = _wanted(found, keys.get(key))
+    wanted, remedy = _wanted(found, key, keys.get(key))
     return f"{where}: must be {wanted}. Got {found['input']!r}. {remedy}".rstrip()
 
 
@@ -57,22 +57,22 @@ def no_value(option: str, key: str, field: FieldInfo | None) -> str:
 
 def suggestion(key: str, known: Iterable[str], prefix: str = "") -> str:
     """The keys that may have been meant, as a question; nothing if none is near."""
-    known = list(known)
-    guesses = difflib.get_close_matches(key, known, n=1, cutoff=0.7)
-    if not guesses:
-        last = {name: name.rpartition(".")[2] for name in known}
-        near = difflib.get_close_matches(key.rpartition(".")[2], set(last.values()), n=1)
-        guesses = [name for name in known if last[name] in near]
+    last = {name: name.rpartition(".")[2] for name in known}
+    own = key.rpartition(".")[2]
+    near = difflib.get_close_matches(own, set(last.values()), n=1)
+    alike = [name for name in last if last[name] in near]
+    whole = alike if own in near else last  # that name, in another table, rather than another name
+    guesses = difflib.get_close_matches(key, whole, n=1, cutoff=0.7) or alike
     return f"Did you mean {' or '.join(prefix + guess for guess in guesses)}?" if guesses else ""
 
 
-def _wanted(found: Any, field: FieldInfo | None) -> tuple[str, str]:
+def _wanted(found: Any, key: str, field: FieldInfo | None) -> tuple[str, str]:
     """What is allowed, and a remedy."""
     error = found.get("ctx", {}).get("error")
     if isinstance(error, InvalidParameterError):
         return error.allowed, error.remedy
     remedy = did_you_mean(found["input"], _choices(field)) if field else ""
-    meaning = _meaning(".".join(map(str, found["loc"])), field) if field else ""
+    meaning = _meaning(key, field) if field else ""
     return _text(found), f"{remedy} {meaning}".strip()
 
 

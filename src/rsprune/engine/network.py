@@ -11,7 +11,7 @@ import torch
 from safetensors.torch import load_file
 from torch import Tensor, nn
 
-from rsprune.engine.growing import side_lengths
+from rsprune.engine.growing import smaller_sizes
 from rsprune.engine.recipe import Recipe
 from rsprune.errors import FileFormatError, InvalidParameterError, RsPruneError
 from rsprune.models import build
@@ -24,8 +24,7 @@ def build_network(recipe: Recipe, classes: int, input_shape: tuple[int, ...]) ->
     torch.manual_seed(recipe.seed)
     fitting = _fitting_options(recipe.model, classes, input_shape[0])
     model = build(recipe.model, **{**fitting, **recipe.model_options})
-    remedy = "Choose other data, or set model_options."
-    _check_scores(recipe.model, model, classes, input_shape, remedy)
+    _check_scores(recipe.model, model, classes, input_shape)
     return model
 
 
@@ -33,11 +32,12 @@ def check_small_images(
     recipe: Recipe, model: nn.Module, classes: int, input_shape: tuple[int, ...]
 ) -> None:
     """Refuse, before any training, a model that does not take the images it begins with."""
+    if recipe.weights is not None or not recipe.baseline.epochs:
+        return
     small = recipe.baseline.small
-    if recipe.weights is None and small < 1:
-        shape = input_shape[0], *side_lengths(input_shape[1:], small, 0)
-        remedy = f"Raise baseline.small (now {small:g}); at 1 images have their full size."
-        _check_scores(recipe.model, model, classes, shape, remedy)
+    remedy = f"Raise baseline.small (now {small:g}); at 1 images have their full size."
+    for size in smaller_sizes(input_shape[1:], small):
+        _check_scores(recipe.model, model, classes, (input_shape[0], *size), remedy)
 
 
 def _fitting_options(name: str, classes: int, channels: int) -> dict[str, Any]:
@@ -53,9 +53,17 @@ def _fitting_options(name: str, classes: int, channels: int) -> dict[str, Any]:
 
 
 def _check_scores(
-    name: str, model: nn.Module, classes: int, input_shape: tuple[int, ...], remedy: str
+    name: str, model: nn.Module, classes: int, input_shape: tuple[int, ...], remedy: str = ""
 ) -> None:
-    """Refuse, before any training, a model whose output is not one score for each class."""
+    """Refuse, before any training, a model whose output is not one score for each class.
+
+    Args:
+        name: of the model.
+        model: which is left in its mode.
+        classes: the number of scores.
+        input_shape: of an image.
+        remedy: what to do about any fault; by default it depends on the fault.
+    """
     mode = model.training
     try:
         with torch.no_grad():
@@ -63,19 +71,22 @@ def _check_scores(
     except Exception as error:
         raise RsPruneError(
             f"The model '{name}' does not take images of {'x'.join(map(str, input_shape))}: "
-            f"{type(error).__name__}: {error}. {remedy}"
+            f"{type(error).__name__}: {error}. "
+            + (remedy or "Choose other data, or set model_options.")
         ) from error
     model.train(mode)
     if not isinstance(scores, Tensor):
         raise InvalidParameterError(
             "the recipe", "model", "one that returns its scores as a tensor",
-            f"{name}, which returns a {type(scores).__name__}", "Wrap it in a module that does.",
+            f"{name}, which returns a {type(scores).__name__}",
+            remedy or "Wrap it in a module that does.",
         )  # fmt: skip
     if tuple(scores.shape) != (2, classes):
         raise InvalidParameterError(
             "the recipe", "model", f"one that gives scores of shape (N, {classes})",
             f"{name}, which gives {tuple(scores.shape)}",
-            f"The labels of the data run from 0 to {classes - 1}: set the model's number of "
+            remedy
+            or f"The labels of the data run from 0 to {classes - 1}: set the model's number of "
             "classes in model_options.",
         )  # fmt: skip
 

@@ -28,7 +28,8 @@ class Teacher:
 
     def __init__(self, network: Callable[[Tensor], Tensor], settings: Finetune) -> None:
         self._network, self._settings = network, settings
-        self._kept: dict[tuple[int, int], tuple[Tensor, Tensor]] = {}  # scores and labels
+        self._kept: dict[tuple[int, int], Tensor] = {}  # scores by view and batch
+        self._marks: dict[int, Batch] = {}  # of the first batch of every view
 
     def view(self, epoch: int) -> int:
         """The epoch whose order, crops and flips this epoch has."""
@@ -54,18 +55,29 @@ class Teacher:
     @torch.no_grad()
     def _scores(self, batch: Batch, at: tuple[int, int]) -> Tensor:
         (images, labels), (epoch, number) = batch, at
-        key = self.view(epoch), number
-        if key in self._kept:
-            scores, same = self._kept[key]
-            if number == 0 and not torch.equal(labels, same):  # a GPU waits: once an epoch will do
-                raise DataError(
-                    "finetune.views needs training data whose batches are a function of seed and "
-                    f"epoch, and epoch {key[0]} did not come out again as it was. Mend the data's "
-                    "epoch(), or set finetune.views = 0."
-                )
-            return scores
-        scores = self._network(images)
         views = self._settings.views
-        if views and epoch + views < self._settings.epochs:
-            self._kept[key] = scores, labels
+        if not views:
+            return self._network(images)
+        key = self.view(epoch), number
+        if number == 0:  # a GPU waits for this: once an epoch will do
+            self._check(key[0], (images[:, 0, images.shape[2] // 2].clone(), labels))
+        if key in self._kept:
+            return self._kept[key]
+        scores = self._network(images)
+        if epoch + views < self._settings.epochs:
+            self._kept[key] = scores
         return scores
+
+    def _check(self, view: int, mark: Batch) -> None:
+        """Refuse a view that comes again with another first batch.
+
+        Args:
+            view: its number.
+            mark: of the first batch, a row of pixels of every image, and the labels.
+        """
+        if not all(map(torch.equal, mark, self._marks.setdefault(view, mark))):
+            raise DataError(
+                "finetune.views needs training data whose batches are a function of seed and "
+                f"epoch, and epoch {view} did not come out again as it was. Mend the data's "
+                "epoch(), or set finetune.views = 0."
+            )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -9,6 +10,7 @@ import torch
 
 from rsprune.engine.directory import begin
 from rsprune.engine.growing import grown, side_lengths
+from rsprune.engine.machine import Machine
 from rsprune.engine.network import check_small_images
 from rsprune.engine.recipe import Baseline, Recipe
 from rsprune.engine.run import execute
@@ -45,9 +47,51 @@ def test_networks_that_do_not_take_small_images_are_refused() -> None:
         check_small_images(recipe, Flat(), 10, (1, 8, 8))
     trained = recipe.model_copy(update={"weights": "trained.pt"})
     check_small_images(trained, Flat(), 10, (1, 8, 8))
+    untrained = recipe.model_copy(update={"baseline": Baseline(small=0.5, epochs=0)})
+    check_small_images(untrained, Flat(), 10, (1, 8, 8))
+
+
+class Fours(torch.nn.Sequential):
+    """Takes images whose sides are multiples of four."""
+
+    def __init__(self) -> None:
+        unshuffle, pool = torch.nn.PixelUnshuffle(4), torch.nn.AdaptiveAvgPool2d(1)
+        super().__init__(unshuffle, pool, torch.nn.Flatten(), torch.nn.Linear(16, 10))
+
+
+def test_every_size_on_the_way_is_tried() -> None:
+    """Half of 8 pixels may do where three quarters do not."""
+    recipe = Recipe(model=f"{__name__}:Fours", baseline=Baseline(small=0.5))
+    with pytest.raises(RsPruneError, match=r"images of 1x6x6.*Raise baseline\.small"):
+        check_small_images(recipe, Fours(), 10, (1, 8, 8))
+    check_small_images(recipe, Fours(), 10, (1, 16, 16))
+
+
+def test_scores_of_another_shape_are_the_small_images_fault() -> None:
+    """The remedy is the size of the images, not the number of classes."""
+    recipe = Recipe(model="torch.nn:Flatten", baseline=Baseline(small=0.5))
+    with pytest.raises(RsPruneError, match=r"gives \(2, 16\).*Raise baseline\.small"):
+        check_small_images(recipe, torch.nn.Flatten(), 64, (1, 8, 8))
 
 
 def test_a_run_finds_that_out_before_it_trains(tmp_path: Path) -> None:
     begin(Recipe(model=f"{__name__}:Flat", baseline=Baseline(small=0.5)), tmp_path)
     with pytest.raises(RsPruneError, match=r"Raise baseline\.small"):
         execute(tmp_path, Quiet())
+
+
+def test_every_size_is_compiled_for_itself(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Kernels for sizes in general would differ from those of a run resumed at full size."""
+    sizes: list[object] = []
+
+    def backend(graph: torch.fx.GraphModule, inputs: list[object]) -> object:
+        sizes.extend(i.shape[-1] for i in inputs if isinstance(i, torch.Tensor) and i.ndim == 4)
+        return graph.forward
+
+    torch._dynamo.reset()
+    monkeypatch.setattr(torch, "compile", partial(torch.compile, backend=backend))
+    model = Machine(Recipe(compile=True, device="cpu")).compiled(torch.nn.AvgPool2d(2))
+    for size in (4, 6, 8, 8):
+        model(torch.zeros(2, 1, size, size))
+    assert sizes == [4, 6, 8]
+    assert all(type(size) is int for size in sizes), "none is a symbol"

@@ -36,17 +36,19 @@ def test_every_mistake_is_reported_at_once(tmp_path: Path) -> None:
         "seed = -1\n"
         '[explore]\nlamda = 1e-3\nlr = "fast"\noptimizer = "adam"\n'
         "[compress]\nepsilon = 2\n"
-        "[finetune]\ndistil = 0.5\n"
+        "[finetune]\ndistil = 0.5\nsmall = 0.5\n"
     )
     with pytest.raises(RecipeError) as caught:
-        read_recipe(path, {"explore.epoch": "3", "recursion.rounds": "0"})
+        read_recipe(path, {"explore.epoch": "3", "explor.epochs": "3", "recursion.rounds": "0"})
     problems = "\n".join(caught.value.problems)
-    assert len(caught.value.problems) == 9
-    assert problems.count(str(path)) == 7
+    assert len(caught.value.problems) == 11
+    assert problems.count(str(path)) == 8
     for words in (
         "modle: unknown key. Did you mean model?",
         "explore.lamda: unknown key. Did you mean explore.lam?",
         "finetune.distil: unknown key. Did you mean finetune.distill?",
+        "finetune.small: unknown key. Did you mean baseline.small?",
+        "--explor.epochs: unknown option. Did you mean --explore.epochs?",
         "--explore.epoch: unknown option. Did you mean --explore.epochs?",
         "seed: must be greater than or equal to 0. Got -1. seed: of everything",
         "explore.lr: must be a number",

@@ -159,8 +159,10 @@ def test_data_that_do_not_come_again_are_refused(data: Data) -> None:
     scores, loss = torch.zeros(128, 10), torch.tensor(0.0)
     teacher.guide(loss, scores, batches[0], (0, 0))
     teacher.guide(loss, scores, batches[0], (1, 0))
-    with pytest.raises(DataError, match=r"finetune\.views needs .* function of seed and epoch"):
-        teacher.guide(loss, scores, batches[1], (1, 0))
+    images, labels = batches[0]
+    for other in (batches[1], (images.flip(3), labels)):
+        with pytest.raises(DataError, match=r"finetune\.views needs .* function of seed and epoch"):
+            teacher.guide(loss, scores, other, (1, 0))
 
 
 def test_a_stop_is_heard_after_an_epoch_of_one_step(
