@@ -154,3 +154,16 @@ def test_both_accuracies_are_reported(run: Path) -> None:
     for side in ("before", "after"):
         assert 0 <= finish[side]["test_accuracy"] <= finish[side]["test_top5"] <= 1
     assert "top-5" in (run / "report.md").read_text()
+
+
+def test_one_penalty_of_the_search_takes_a_process(run: Path) -> None:
+    """As docs/imagenet.md has it, one for every GPU."""
+    root = run.parent
+    done = command(
+        "search-lambda", str(RECIPE), "--powers", "1e-3", "--data", f"imagefolder:{root / 'data'}",
+        "--weights", str(root / "resnet50.pth"), *SMALLER, "--out", str(root / "search"), "--json",
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr
+    (tried,) = json.loads(done.stdout)["tried"]
+    assert (tried["lam"], tried["epochs"]) == (1e-3, 1)
+    assert tried["macs"] < 1
