@@ -51,10 +51,12 @@ def test_they_end_with_the_same_network(tmp_path: Path) -> None:
 
 
 def test_two_processes_finish_a_run(tmp_path: Path) -> None:
+    """With images that grow, and views whose scores are kept."""
     settings = [f"--{key}={value}" for key, value in OPTIONS.items()]
     found = json.loads(
         two(
             "rsprune.cli", "compress", "--out", str(tmp_path / "run"), *settings,
+            "--baseline.small=0.5", "--finetune.distill=0.5", "--finetune.views=1",
             "--device=cpu", "--onnx=false", "--json",
         )
     )  # fmt: skip
