@@ -56,7 +56,7 @@ def test_two_processes_finish_a_run(tmp_path: Path) -> None:
     found = json.loads(
         two(
             "rsprune.cli", "compress", "--out", str(tmp_path / "run"), *settings,
-            "--baseline.small=0.5", "--finetune.distill=0.5", "--finetune.views=1",
+            "--baseline.small=0.5", "--finetune.views=1",
             "--device=cpu", "--onnx=false", "--json",
         )
     )  # fmt: skip
