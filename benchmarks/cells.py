@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import argparse
 import math
+import shutil
 import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -95,8 +96,8 @@ class Cell:
 
     @property
     def begun(self) -> bool:
-        """Whether there is a directory to go on with."""
-        return (self.directory / "recipe.toml").exists()
+        """Whether there is something to go on with: a mistake in the options leaves no start."""
+        return self.log.find("start") is not None
 
     def check(self) -> None:
         """Refuse a directory that was begun with other settings."""
@@ -129,9 +130,15 @@ def make_parser(doc: str | None, out: str, images: int) -> argparse.ArgumentPars
         description=doc, formatter_class=argparse.RawDescriptionHelpFormatter, allow_abbrev=False
     )
     add = parser.add_argument
+    add(
+        "--weights",
+        metavar="FILE",
+        required=True,
+        help="the trained network that every cell starts from",
+    )
     add("--images", type=int, default=images, help=f"of CIFAR-10's training images ({images})")
     add("--seeds", type=int, default=1, help="how many; the first is 0 (1)")
-    add("--only", nargs="+", metavar="NAME", default=["*"], help="cells, e.g. base 'select*'")
+    add("--only", nargs="+", metavar="NAME", default=["*"], help="some cells; 'x*' is all with x")
     add("--out", type=Path, default=Path(out), help=f"the directory of the cells ({out})")
     add("--table", action="store_true", help="print what is finished; train nothing")
     return parser
@@ -145,8 +152,11 @@ def base_recipe(options: argparse.Namespace, rest: list[str], more: Keys) -> Rec
         rest: what is left of the command line: keys of a recipe.
         more: what this benchmark adds to ``BASE``.
     """
+    if options.seeds < 1:
+        raise InvalidParameterError("the benchmark", "seeds", "at least 1", options.seeds)
     file, settings = parse_settings(rest)
     given = {key.replace("-", "_"): value for key, value in settings.items()}
+    given["weights"] = options.weights
     keys = {**BASE, "data": f"benchmarks.subset:cifar10_{options.images}", **more, **given}
     recipe = read_recipe(None, keys)
     if file is not None or recipe.weights is None:
@@ -182,6 +192,8 @@ def work_off(cells: Sequence[Cell], work: Callable[[Cell, Display], object]) -> 
     console = make_console()
     for cell in cells:
         if not cell.begun:
+            if (cell.directory / "recipe.toml").exists():  # which a mistake has left
+                shutil.rmtree(cell.directory)
             begin(cell.recipe, cell.directory)
         if cell.log.find("finish") or cell.log.find(DIVERGED):
             continue

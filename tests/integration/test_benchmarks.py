@@ -203,7 +203,18 @@ def test_keys_mean_what_they_mean_to_a_run(command: list[str], tmp_path: Path) -
     recipe = base(command, ablation, "--threads", "none", "--baseline.epochs", "5")
     cell = cells.Cell("base", recipe, tmp_path / "cell")
     begin(recipe, cell.directory)
+    cell.log.append({"event": "start"})
     cell.check()
+
+
+def test_a_mistake_leaves_nothing_in_the_way(
+    command: list[str], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    options = [*command, "--out", str(tmp_path), "--only", "base", "--explore.lam", "1e-9"]
+    with pytest.raises(SystemExit, match="There is no file"):
+        ablation.main([*options, "--weights", "nope.pt"])
+    ablation.main(options)
+    assert table(capsys.readouterr().out)["base"][0] == "0.0%"
 
 
 def test_what_cannot_be_compared_is_refused_before_training(
@@ -220,6 +231,8 @@ def test_what_cannot_be_compared_is_refused_before_training(
         frontier.main([*options, "--finetune.views", "1"])
     with pytest.raises(SystemExit, match=r"weights.*Every cell starts from them"):
         frontier.main([*options, "--weights", "none"])
+    with pytest.raises(SystemExit, match=r"seeds.*at least 1"):
+        frontier.main([*options, "--seeds", "0"])
     monkeypatch.setattr(frontier, "find_spec", lambda _: None)
     with pytest.raises(SystemExit, match="pip install torch-pruning"):
         frontier.main(options)

@@ -53,7 +53,7 @@ def evaluate(
         raise RecipeError(["Name a run directory or a file of weights: rsprune evaluate DIR"])
     recipe, file = recipe_and_file(target, options, _OTHERS)
     found = measure(recipe, file)
-    found |= _baseline(target, recipe, found["images"])
+    found |= _recorded(target, recipe, found["images"])
     if as_json:
         typer.echo(json.dumps(found, indent=2))
         return
@@ -61,6 +61,8 @@ def evaluate(
     line = f"{target}, {found['images']:,} test images of {found['data']}"
     console.print(line, soft_wrap=True)
     console.print(_table(found))
+    if found["recorded"] is not None:
+        console.print(_remark(found), soft_wrap=True)
 
 
 def measure(recipe: Recipe, file: Path) -> dict[str, Any]:
@@ -87,16 +89,30 @@ def measure(recipe: Recipe, file: Path) -> dict[str, Any]:
     }
 
 
-def _baseline(target: Path, recipe: Recipe, images: int) -> dict[str, float | None]:
-    """The test accuracy of the original, where the run measured it on the same test images."""
-    before = {}
+def _recorded(target: Path, recipe: Recipe, images: int) -> dict[str, float | None]:
+    """What the run measured, where that was on the same test images: the original is not kept."""
+    before, after = {}, {}
     if (target / "events.jsonl").exists():
         log = EventLog(target / "events.jsonl")
         start, finish = log.find("start"), log.find("finish")
         same = same_test_images(recipe_of(target), recipe)
         if start and finish and same and start["sizes"]["test"] == images:
-            before = finish["before"]
-    return {"baseline": before.get("test_accuracy"), "baseline_top5": before.get("test_top5")}
+            before, after = finish["before"], finish["after"]
+    return {
+        "baseline": before.get("test_accuracy"),
+        "baseline_top5": before.get("test_top5"),
+        "recorded": after.get("test_accuracy"),
+    }
+
+
+def _remark(found: dict[str, Any]) -> str:
+    """Which figures were measured now."""
+    said, seen = (f"{found[name]:.2%}" for name in ("recorded", "test_accuracy"))
+    verdict = "as measured now" if said == seen else f"but {seen} was measured now"
+    return (
+        "The original's accuracy is the one that the run recorded. For the compressed network it "
+        f"recorded {said}, {verdict}."
+    )
 
 
 def _table(found: dict[str, Any]) -> Table:

@@ -110,7 +110,10 @@ def load_weights(model: nn.Module, path: Path) -> None:
 
 def _read_state(path: Path) -> dict[str, Tensor]:
     if not path.is_file():
-        raise FileFormatError(f"There is no file '{path}' of weights; is the path right?")
+        raise FileFormatError(
+            f"There is no file '{path}' of weights. Give its path with --weights FILE, "
+            "or weights in the recipe; a comment there may say where it comes from."
+        )
     try:
         if path.suffix == ".safetensors":
             return load_file(str(path))
