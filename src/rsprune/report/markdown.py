@@ -30,7 +30,7 @@ def to_markdown(run: Run, pictures: Sequence[str] = ()) -> str:
         *([_section(fast), _escaped(tables.measured(run))] if fast.rows else []),
         *(_picture(drawn[name]) for name in pictures if name in drawn),
         *(_section(table) for table in details if table.rows),
-        f"rsprune {_escaped(run.start.version)}, {_escaped(run.start.time)}.",
+        _escaped(_origin(run)),
     ]
     if run.finish is not None:
         parts.insert(-1, _again(run))
@@ -53,6 +53,17 @@ def _again(run: Run) -> str:
         "## Check it\n\nIn this directory, `rsprune evaluate .` measures the model again, and "
         f"`rsprune compress recipe.toml --out DIR` makes it again{start}."
     )
+
+
+def _origin(run: Run) -> str:
+    """With what, where and when it was made."""
+    start, there = run.start, run.start.environment
+    known = {
+        "seed": start.recipe.get("seed"), "torch": there.get("torch"),
+        "processor": there.get("cpu"), "threads": there.get("threads"),
+    }  # fmt: skip
+    words = [f"{name} {value}" for name, value in known.items() if value is not None]
+    return ", ".join([f"rsprune {start.version}", *words, start.time]) + "."
 
 
 def _section(table: Table) -> str:

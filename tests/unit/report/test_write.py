@@ -91,6 +91,14 @@ def test_markdown_tables(tmp_path: Path) -> None:
         assert len({row.count("|") for row in table.splitlines()}) == 1
 
 
+def test_markdown_tells_where_it_comes_from(tmp_path: Path) -> None:
+    _, markdown = write_report(write(tmp_path))
+    assert markdown.read_text().splitlines()[-1] == (
+        "rsprune 0.2.0, seed 0, torch 2.13.0, processor a processor, threads 2, "
+        "2026-01-15T09:30:00+00:00."
+    )
+
+
 def test_which_data_decided(tmp_path: Path) -> None:
     """Both reports say what accuracies are worth, and when validation is worth less."""
     told = events()
