@@ -7,6 +7,7 @@ from collections.abc import Sequence
 ABSENT = "\N{EN DASH}"
 _MINUS = "\N{MINUS SIGN}"
 _TIMES = "\N{MULTIPLICATION SIGN}"
+_OTHERWISE = {"fewer": ("as many", "more"), "faster": ("as fast", "slower")}
 
 
 def count(value: float | None) -> str:
@@ -59,10 +60,15 @@ def shape(sizes: Sequence[int]) -> str:
 
 
 def ratio(before: float | None, after: float | None, word: str) -> str:
-    """``7.2x fewer``; ``word`` is what a large ratio means."""
+    """``7.2x fewer``, ``as many`` or ``1.1x more``; ``word`` begins with ``fewer`` or ``faster``."""
     if not before or not after:
         return ABSENT
-    return f"{before / after:.3g}{_TIMES} {word}"
+    comparative, *what = word.split(" ", 1)
+    equal, opposite = _OTHERWISE[comparative]
+    larger = f"{max(before, after) / min(before, after):.3g}"
+    if larger == "1":
+        return " ".join([equal, *what])
+    return " ".join([larger + _TIMES, comparative if before > after else opposite, *what])
 
 
 def times(value: float) -> str:
