@@ -35,8 +35,8 @@ SELECTIONS = (*_CHOICES, "thinet")
 MODES = ("ratio", "zero-groups")
 # what the ratio mode alone looks at
 _DEFAULTS = {
-    "epsilon": 0.1, "unit": "auto", "round_to": 1, "target_macs": None, "target_params": None,
-    "target_latency": None, "runtime": "torch", "batch": 1, "threads": None,
+    "epsilon": 0.1, "unit": "auto", "round_to": 1, "spread": "even", "target_macs": None,
+    "target_params": None, "target_latency": None, "runtime": "torch", "batch": 1, "threads": None,
     "select": "magnitude", "inherit": True,
 }  # fmt: skip
 
@@ -57,6 +57,7 @@ def compress(
     epsilon: float = 0.1,
     unit: str = "auto",
     round_to: int | str = 1,
+    spread: str = "even",
     target_macs: float | None = None,
     target_params: float | None = None,
     target_latency: float | None = None,
@@ -74,7 +75,7 @@ def compress(
     Args:
         model: a model that was trained sparse.
         example_inputs: one batch, as for :func:`rsprune.trace`.
-        epsilon, unit, round_to: see :func:`rsprune.plan_widths`.
+        epsilon, unit, round_to, spread: see :func:`rsprune.plan_widths`.
         target_macs, target_params, target_latency: see there.
         runtime, batch, threads: where times are measured; see there.
         select: which units survive. ``"magnitude"``: those with the largest norm over everything
@@ -89,7 +90,7 @@ def compress(
         optimizer: an optimizer of the model; it goes on with the new model's parameters.
     """
     return compress_with_plan(
-        model, example_inputs, epsilon=epsilon, unit=unit, round_to=round_to,
+        model, example_inputs, epsilon=epsilon, unit=unit, round_to=round_to, spread=spread,
         target_macs=target_macs, target_params=target_params, target_latency=target_latency,
         runtime=runtime, batch=batch, threads=threads, select=select, inherit=inherit, mode=mode,
         batches=batches, optimizer=optimizer,
@@ -103,6 +104,7 @@ def compress_with_plan(
     epsilon: float = 0.1,
     unit: str = "auto",
     round_to: int | str = 1,
+    spread: str = "even",
     target_macs: float | None = None,
     target_params: float | None = None,
     target_latency: float | None = None,
@@ -117,8 +119,8 @@ def compress_with_plan(
 ) -> Compressed:
     """As :func:`compress`; also returns the plan and the dropped units."""
     options = Options(
-        "compress", epsilon, unit, round_to, target_macs, target_params, target_latency, runtime,
-        batch, threads,
+        "compress", epsilon, unit, round_to, spread, target_macs, target_params, target_latency,
+        runtime, batch, threads,
     )  # fmt: skip
     check_choice("compress", "select", select, SELECTIONS)
     check_choice("compress", "mode", mode, MODES)

@@ -10,6 +10,8 @@ is read off a table of layers.
 from __future__ import annotations
 
 from collections.abc import Mapping
+from fractions import Fraction
+from math import sqrt
 from typing import Any, NamedTuple, Protocol
 
 import numpy as np
@@ -101,6 +103,24 @@ class Costs:
         lost = np.bincount(self._at, weights=gone, minlength=self._shapes.size)
         left: Labels = self._shapes - lost.astype(np.int64).reshape(self._shapes.shape)
         return left
+
+    def worth(self) -> list[Fraction]:
+        """For every group, the root of its weights per multiply-accumulate, over the model's.
+
+        If the error that a narrow group makes is its weights over the part of its width that stays,
+        the widths with the least error at a given number of multiply-accumulates have these
+        proportions (by a Lagrange multiplier).
+        """
+        elements = self._shapes.prod(axis=1)
+        touched = np.zeros((len(self.sizes), len(elements)))
+        touched[self._group, self._at // self._shapes.shape[1]] = 1
+        weights = touched @ (elements * (self._per_weight > 0))
+        macs = touched @ (elements * self._per_weight)
+        whole = elements @ (self._per_weight > 0) / max(1.0, elements @ self._per_weight)
+        return [
+            Fraction(sqrt(own / often / whole)) if often else Fraction(1)
+            for own, often in zip(weights, macs, strict=True)
+        ]
 
     def estimate(self, widths: Labels) -> Cost:
         """The cost of these widths, by the closed form."""

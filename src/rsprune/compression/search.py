@@ -1,4 +1,7 @@
-"""The search for the widths that use up a budget: the rule's, scaled by one factor."""
+"""The search for the widths that use up a budget: the rule's, scaled by one factor.
+
+Where the cut is spread by cost, each group's share of that factor is its own.
+"""
 
 from __future__ import annotations
 
@@ -18,12 +21,16 @@ _SWAPS = 200  # tries to come nearer by taking from one group for others
 
 
 class Room(NamedTuple):
-    """The widths a group may have: from ``floor`` to ``size``, in steps; ``rule`` is the rule's."""
+    """The widths a group may have: from ``floor`` to ``size``, in steps; ``rule`` is the rule's.
+
+    The factor that scales all groups is multiplied with ``worth`` for this one.
+    """
 
     size: int
     floor: int
     rule: int
     step: int
+    worth: Fraction = Fraction(1)
 
     def rounded(self, width: int) -> int:
         """The nearest multiple of the step (ties up) from floor on; the size itself stays."""
@@ -40,10 +47,10 @@ class Room(NamedTuple):
         return min(self.size, -(-max(self.floor, 1) // self.step) * self.step)
 
     def scaled(self, factor: Fraction) -> int:
-        """The rule's width times ``factor``."""
+        """The rule's width times ``factor`` and the group's worth."""
         if self.floor == self.size:
             return self.size
-        return self.rounded(ceil(self.rule * factor))
+        return self.rounded(ceil(self.rule * factor * self.worth))
 
     def above(self, width: int) -> int:
         """The next larger width."""
@@ -56,7 +63,8 @@ class Room(NamedTuple):
 
 def largest(rooms: Sequence[Room]) -> Fraction:
     """The smallest factor with which no group is cut."""
-    return max((Fraction(room.size, room.rule) for room in rooms), default=Fraction(1))
+    factors = (Fraction(room.size, room.rule) / room.worth for room in rooms)
+    return max(factors, default=Fraction(1))
 
 
 def scaled(rooms: Sequence[Room], factor: Fraction) -> Labels:

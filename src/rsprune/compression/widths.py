@@ -12,6 +12,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from fractions import Fraction
 from functools import partial
+from itertools import repeat
 from math import ceil, isfinite
 from numbers import Integral, Real
 from typing import Any, NamedTuple
@@ -37,6 +38,7 @@ from rsprune.structure.groups import ChannelGraph
 from rsprune.structure.prune import check_graph
 
 UNITS = ("auto", "layer", "block")
+SPREADS = ("even", "cost")
 
 
 class Driver(NamedTuple):
@@ -54,6 +56,7 @@ class Options:
     epsilon: float
     unit: str
     round_to: int | str
+    spread: str
     target_macs: float | None
     target_params: float | None
     target_latency: float | None
@@ -65,6 +68,7 @@ class Options:
         _check_fraction(self.owner, "epsilon", self.epsilon, zero=True)
         check_choice(self.owner, "unit", self.unit, UNITS)
         check_round_to(self.owner, self.round_to)
+        check_choice(self.owner, "spread", self.spread, SPREADS)
         for name in ("target_macs", "target_params", "target_latency"):
             if getattr(self, name) is not None:
                 _check_fraction(self.owner, name, getattr(self, name), zero=False)
@@ -82,6 +86,12 @@ class Options:
     def target(self) -> Target:
         """The targets together."""
         return Target(self.owner, self.target_macs, self.target_params, self.target_latency)
+
+    @property
+    def by_cost(self) -> bool:
+        """Whether groups whose weights are multiplied often are to be cut more."""
+        slow = [share for share in (self.target_macs, self.target_latency) if share is not None]
+        return self.spread == "cost" and min(slow, default=1.0) < (self.target_params or 1.0)
 
     @property
     def floor(self) -> Fraction:
@@ -118,6 +128,7 @@ def plan_widths(
     epsilon: float = 0.1,
     unit: str = "auto",
     round_to: int | str = 1,
+    spread: str = "even",
     target_macs: float | None = None,
     target_params: float | None = None,
     target_latency: float | None = None,
@@ -138,9 +149,13 @@ def plan_widths(
         round_to: widths are rounded to the nearest multiple of this. ``"auto"``: models with
             multiples of 1, 4, 8, 16 and 32 and the same number of multiply-accumulates are
             measured, and the fastest is taken.
+        spread: how the cut that a target asks for is spread over the groups. ``"even"``: all widths
+            of the rule are scaled by one factor. ``"cost"``: groups whose weights are multiplied
+            often, those with large maps, are cut more; with a target for parameters alone, or
+            where that is the tightest, there is no difference.
         target_macs, target_params: fractions, in (0, 1], of the model's multiply-accumulates and
-            parameters. The rule's widths are scaled by one factor so that the planned model stays
-            below, within 2 % where units allow. Of several targets the tightest one decides.
+            parameters. The rule's widths are scaled so that the planned model stays below, within
+            2 % where units allow. Of several targets the tightest one decides.
         target_latency: a fraction, in (0, 1], of the time that the model takes, measured. The
             planned model stays below, within 5 %.
         runtime: what times are measured in: ``"torch"``, ``"compile"`` (torch.compile) or
@@ -153,7 +168,7 @@ def plan_widths(
         ExportError: if the runtime is not installed, or does not take the model.
     """
     options = Options(
-        "plan_widths", epsilon, unit, round_to, target_macs, target_params, target_latency,
+        "plan_widths", epsilon, unit, round_to, spread, target_macs, target_params, target_latency,
         runtime, batch, threads,
     )  # fmt: skip
     check_model("plan_widths", model)
@@ -166,9 +181,10 @@ def plan(
 ) -> WidthPlan:
     """As :func:`plan_widths`, with checked options; ``clock`` measures, else this machine does."""
     unit, drivers = find_drivers(model, graph, options.unit)
-    rooms = partial(_rooms, graph, drivers, options.floor)
     clock = clock or machine(model, graph, options)
     stopwatch, costs = Stopwatch(model, graph, clock), Costs(model, graph)
+    worth = costs.worth() if options.by_cost else None
+    rooms = partial(_rooms, graph, drivers, options.floor, worth)
     remedy = _remedy(unit, options, rooms(options.step))
     timing = None
     if options.target.latency is not None and options.target.used(costs.full, costs.full) > 1:
@@ -199,7 +215,7 @@ def check_measuring(
 ) -> None:
     """Refuse a model that the runtime does not take, and a target that the least widths miss."""
     unit, drivers = find_drivers(model, graph, options.unit)
-    rooms = _rooms(graph, drivers, options.floor, options.step)
+    rooms = _rooms(graph, drivers, options.floor, None, options.step)
     stopwatch = Stopwatch(model, graph, clock or machine(model, graph, options))
     target = Target(options.owner, None, None, options.target_latency)
     remedy = _remedy(unit, options, rooms)
@@ -244,17 +260,21 @@ def width_of(size: int, counted: Sparsity, epsilon: Fraction) -> int:
 
 
 def _rooms(
-    graph: ChannelGraph, drivers: Mapping[str, Driver], epsilon: Fraction, step: int
+    graph: ChannelGraph,
+    drivers: Mapping[str, Driver],
+    epsilon: Fraction,
+    worth: Sequence[Fraction] | None,
+    step: int,
 ) -> list[Room]:
     """The widths that groups may have, and those that the rule gives them."""
     rooms = []
-    for group in graph.prunable:
+    for group, share in zip(graph.prunable, worth or repeat(Fraction(1)), strict=False):
         size, counted = group.size, drivers[group.name].counted
         if counted is None or not counted.elements or size < step:
             rooms.append(Room(size, size, size, step))
         else:
             floor = max(1, ceil(size * epsilon))
-            rooms.append(Room(size, floor, width_of(size, counted, epsilon), step))
+            rooms.append(Room(size, floor, width_of(size, counted, epsilon), step, share))
     return rooms
 
 

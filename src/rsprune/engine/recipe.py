@@ -57,8 +57,8 @@ __all__ = [
 ]
 SEARCH = "search.json"  # beside the recipe of a search for lambda: its own settings
 RATIO_ONLY = (
-    "epsilon", "unit", "round_to", "target_macs", "target_params", "target_latency", "runtime",
-    "batch", "threads", "select", "inherit",
+    "epsilon", "unit", "round_to", "spread", "target_macs", "target_params", "target_latency",
+    "runtime", "batch", "threads", "select", "inherit",
 )  # fmt: skip
 
 

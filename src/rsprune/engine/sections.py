@@ -105,6 +105,9 @@ class Compress(Section):
     round_to: Annotated[int | str, PlainValidator(_multiple)] = Field(
         1, description="widths are multiples of it; auto measures which are fastest"
     )
+    spread: Literal["even", "cost"] = Field(
+        "even", description="how a target's cut is spread: one factor, or more where weights cost more"
+    )
     target_macs: Share | None = Field(None, description="share of the MACs that may stay")
     target_params: Share | None = Field(None, description="share of the parameters that may stay")
     target_latency: Share | None = Field(None, description="share of the time that may stay")

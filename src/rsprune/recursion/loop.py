@@ -53,6 +53,7 @@ def recursive_prune(
     epsilon: float = 0.1,
     unit: str = "auto",
     round_to: int | str = 1,
+    spread: str = "even",
     target_macs: float | None = None,
     target_params: float | None = None,
     target_latency: float | None = None,
@@ -86,7 +87,8 @@ def recursive_prune(
             ``"constant"`` or ``"inverse"``.
         tolerance: how far the accuracy may fall below that of the given model.
         flat: the rounds end when sparsity and size both changed by less than this, relatively.
-        epsilon, unit, round_to, select, inherit, mode, batches: as in :func:`rsprune.compress`.
+        epsilon, unit, round_to, spread, select, inherit, mode, batches: as in
+            :func:`rsprune.compress`.
         target_macs, target_params, target_latency: fractions of the given model, which the last
             round's cut meets. With a target all rounds run: neither flatness nor accuracy ends
             them.
@@ -110,8 +112,8 @@ def recursive_prune(
     settings = Settings(
         lam, rounds, lambda_rule, tolerance, flat, target_macs, target_params, target_latency,
         cut={
-            "epsilon": epsilon, "unit": unit, "round_to": round_to, "select": select,
-            "inherit": inherit, "mode": mode, "runtime": runtime, "batch": batch,
+            "epsilon": epsilon, "unit": unit, "round_to": round_to, "spread": spread,
+            "select": select, "inherit": inherit, "mode": mode, "runtime": runtime, "batch": batch,
             "threads": threads,
         },
     )  # fmt: skip

@@ -14,7 +14,8 @@ from rsprune.recursion.result import Size
 
 MEASURING = ("runtime", "batch", "threads")  # what says nothing unless times are measured
 _OPTIONS = (
-    "epsilon", "unit", "round_to", "target_macs", "target_params", "target_latency", *MEASURING,
+    "epsilon", "unit", "round_to", "spread", "target_macs", "target_params", "target_latency",
+    *MEASURING,
 )  # fmt: skip
 
 

@@ -5,7 +5,9 @@ from __future__ import annotations
 import re
 import warnings
 from functools import cache
+from itertools import permutations
 
+import numpy as np
 import pytest
 import torch
 from torch import Tensor, nn
@@ -17,6 +19,7 @@ from rsprune.compression.search import Room
 from rsprune.errors import InvalidParameterError, RsPruneWarning
 from rsprune.models import registry
 from rsprune.structure.groups import ChannelGraph
+from rsprune.structure.layout import Labels
 from tests.unit.compression.networks import IMAGE, Chain, classifier, sparsify
 
 OURS = ("vgg16", "resnet20", "resnet56", "resnet18", "resnet50")
@@ -72,6 +75,53 @@ def test_one_factor_scales_the_rules_widths() -> None:
     assert plan.factor < 1
     for group in plan.groups:
         assert abs(group.width - min(group.size, plan.factor * rule[group.name])) <= 2
+
+
+def test_spread_by_cost_cuts_more_where_weights_are_multiplied_more_often() -> None:
+    """Maps of 32, 16 and 8 pixels a side: at twice the side, half the share of a width stays."""
+    model = registry.build("resnet20")
+    graph = rsprune.trace(model, IMAGE)
+    even = plan_widths(model, graph, target_macs=0.5)
+    plan = plan_widths(model, graph, target_macs=0.5, spread="cost")
+    assert 0.98 * 0.5 <= plan.macs / plan.full_macs <= 0.5
+    assert plan.params > 1.3 * even.params
+    last = plan.widths["layer3.1.conv1"] / 64
+    assert plan.widths["layer2.1.conv1"] == pytest.approx(32 * last / 2, abs=1)
+    assert plan.widths["layer1.1.conv1"] == pytest.approx(16 * last / 4, abs=1)
+
+
+def test_spread_by_cost_errs_least_if_errors_are_weights_over_widths() -> None:
+    """The derivation of the rule: no exchange between two groups makes the sum smaller."""
+    model, graph, _ = traced("resnet20")
+    plan = plan_widths(model, graph, target_macs=0.5, spread="cost")
+    costs = Costs(model, graph)
+    inner = [g for g, group in enumerate(plan.groups) if group.counted is not None]
+    weights = {g: costs.full.params - costs.estimate(_without(costs, g)).params for g in inner}
+    widths = np.array([group.width for group in plan.groups])
+
+    def error(widths: Labels) -> float:
+        return sum(weights[g] * costs.sizes[g] / widths[g] for g in inner)
+
+    for more, less in permutations(inner, 2):
+        other = widths.copy()
+        other[more] += 2
+        while costs.estimate(other).macs > plan.macs and other[less] > 1:
+            other[less] -= 1
+        assert error(other) > 0.98 * error(widths), (more, less)
+
+
+def _without(costs: Costs, g: int) -> Labels:
+    widths = costs.sizes.copy()
+    widths[g] = 0
+    return widths
+
+
+def test_spread_by_cost_changes_nothing_for_parameters() -> None:
+    """Every parameter counts as one, whatever multiplies it; neither where they decide."""
+    model, graph, _ = traced("resnet20")
+    for targets in ({"target_params": 0.4}, {"target_params": 0.4, "target_macs": 0.6}, {}):
+        even, cost = (plan_widths(model, graph, spread=how, **targets) for how in ("even", "cost"))
+        assert even == cost
 
 
 def test_a_target_looser_than_the_rule_gives_units_back() -> None:

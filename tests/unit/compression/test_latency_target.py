@@ -34,7 +34,7 @@ Rooms = Callable[[int], Sequence[Room]]
 
 def options(**changes: Any) -> Options:
     known: dict[str, Any] = {
-        "owner": "plan_widths", "epsilon": 0.1, "unit": "layer", "round_to": 1,
+        "owner": "plan_widths", "epsilon": 0.1, "unit": "layer", "round_to": 1, "spread": "even",
         "target_macs": None, "target_params": None, "target_latency": None, "runtime": "torch",
         "batch": 1, "threads": None,
     }  # fmt: skip
