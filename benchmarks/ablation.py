@@ -130,6 +130,7 @@ def changes(base: Recipe) -> dict[str, dict[str, Change]]:
             "off": {"finetune.distill": 0.0, "finetune.views": 0},
         },
         "unit": {name: {"compress.unit": name} for name in ("block", "layer")},
+        "spread": {name: {"compress.spread": name} for name in ("even", "cost")},
     }  # fmt: skip
 
 

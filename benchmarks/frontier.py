@@ -8,7 +8,7 @@ E1 epochs of exploring, in all rounds (--explore.epochs, 6), and E2 of fine-tuni
 (--finetune.epochs, 14) are E1 + E2 for everyone, on the same images with the same augmentation,
 with one fine-tuning schedule and the same distillation from the full network:
 
-- rsprune: E1 epochs of exploring, a cut, E2 of fine-tuning.
+- rsprune: E1 epochs of exploring, a cut that goes by cost (compress.spread), E2 of fine-tuning.
 - tp-group-norm: Torch-Pruning's GroupNormPruner on the given weights; fine-tuning for E1 + E2.
 - tp-sparse: its sparse learning, regularize() before every step for E1 epochs; a cut; fine-tuning
   for E2.
@@ -27,8 +27,9 @@ warning, but its shortcuts add some channels to their neighbours: dropping a cha
 as zeroing it. Hence the layers that write the stream are among its ignored_layers, and both tools
 cut inner widths, where its cut does equal the zeroed network. The tests show both.
 
-What is tuned: rsprune's penalty, by the ablation, and the fine-tuning rate, which its small weights
-ask for and which everyone shares. Torch-Pruning has its own script's settings, made for 100 epochs
+What is tuned: rsprune's penalty, by the ablation, how it spreads the cut, after a first comparison
+in which it came last, and the fine-tuning rate, which its small weights ask for and which everyone
+shares. Torch-Pruning has its own script's settings, made for 100 epochs
 of sparse learning: sweep --tp-reg, --tp-lr and --finetune.lr, with another --out for each, before
 you call it worse.
 
@@ -80,12 +81,13 @@ from benchmarks.cells import (
 )
 
 BASE = {
-    "explore.epochs": "6", "explore.lam": "2e-4", "explore.lr": "0.02", "finetune.epochs": "14",
+    "explore.epochs": "6", "explore.lam": "2e-4", "explore.lr": "0.02", "compress.spread": "cost",
+    "finetune.epochs": "14",
 }  # fmt: skip
 STEPS = 400  # of Torch-Pruning, from all channels to none
 TUNING = (
-    "Tuned for rsprune: its penalty and the fine-tuning rate, which everyone shares. Torch-Pruning "
-    "has the settings of its own script."
+    "Tuned for rsprune: its penalty, how it spreads the cut, and the fine-tuning rate, which "
+    "everyone shares. Torch-Pruning has the settings of its own script."
 )
 HEADS = ("method", "fewer MACs", "test accuracy", "each seed", "points lost", "minutes")
 

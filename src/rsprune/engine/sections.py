@@ -106,7 +106,7 @@ class Compress(Section):
         1, description="widths are multiples of it; auto measures which are fastest"
     )
     spread: Literal["even", "cost"] = Field(
-        "even", description="how a target's cut is spread: one factor, or more where weights cost more"
+        "even", description="a target cuts all widths alike, or more where a weight costs more"
     )
     target_macs: Share | None = Field(None, description="share of the MACs that may stay")
     target_params: Share | None = Field(None, description="share of the parameters that may stay")

@@ -60,7 +60,7 @@ def shape(sizes: Sequence[int]) -> str:
 
 
 def ratio(before: float | None, after: float | None, word: str) -> str:
-    """``7.2x fewer``, ``as many`` or ``1.1x more``; ``word`` begins with ``fewer`` or ``faster``."""
+    """``7.2x fewer``, ``as many`` or ``1.1x more``, for a word that begins so; or ``faster``."""
     if not before or not after:
         return ABSENT
     comparative, *what = word.split(" ", 1)
