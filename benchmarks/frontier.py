@@ -14,6 +14,7 @@ with one fine-tuning schedule and the same distillation from the full network:
   for E2.
 - uniform-l1: the same share of every block's inner width, the filters with the smallest l1 norms
   first; fine-tuning for E1 + E2.
+- cost-l1: the same with rsprune's spread of the cut (spread="cost") and nothing else of it.
 - scratch: rsprune's small network with fresh weights, E1 + E2 epochs at --scratch-lr.
 
 Torch-Pruning is used as its own script for CIFAR-10 uses it: global pruning in 400 small steps
@@ -46,6 +47,7 @@ import argparse
 import copy
 import sys
 from collections.abc import Callable, Sequence
+from functools import partial
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
@@ -95,11 +97,11 @@ HEADS = ("method", "fewer MACs", "test accuracy", "each seed", "points lost", "m
 # -- the methods: from a run with its full network to the small one, before fine-tuning --------
 
 
-def uniform_l1(run: Run) -> nn.Module:
+def uniform_l1(run: Run, spread: str = "even") -> nn.Module:
     """Every block's inner width shrinks by the same factor; filters with large norms stay."""
     graph = rsprune.trace(run.model, run.example)
     share = run.recipe.compress.target_macs
-    widths = rsprune.plan_widths(run.model, graph, target_macs=share).widths
+    widths = rsprune.plan_widths(run.model, graph, target_macs=share, spread=spread).widths
     filters = dict(run.model.named_parameters())
     drop = {}
     for group in graph.prunable:
@@ -180,6 +182,7 @@ METHODS: dict[str, Callable[[Run], nn.Module] | None] = {
     "tp-group-norm": tp_group_norm,
     "tp-sparse": tp_sparse,
     "uniform-l1": uniform_l1,
+    "cost-l1": partial(uniform_l1, spread="cost"),
     "scratch": scratch,
 }
 

@@ -110,9 +110,9 @@ def test_every_change_has_the_budget_of_the_base(command: list[str]) -> None:
     assert same == {
         "base", "lambda-0.0002", "rounds-1", "select-magnitude", "weights-inherited",
         "optimizer-obprox-sg", "prox-share-50", "explore-lr-0.02", "finetune-lr-0.01",
-        "distillation-on", "unit-block",
+        "distillation-on", "unit-block", "spread-even",
     }  # fmt: skip
-    assert len({name for name, _ in found.values()}) == 27
+    assert len({name for name, _ in found.values()}) == 28
     assert found["prox-share-75"][1].explore.prox_epochs == 4.5
     assert found["rounds-3"][1].explore.prox_epochs == 1
     assert found["optimizer-hspg-zero-groups"][1].compress.target_macs is None
@@ -124,12 +124,12 @@ def test_every_change_has_the_budget_of_the_base(command: list[str]) -> None:
 
 
 def test_every_method_has_the_epochs_of_all_rounds(command: list[str]) -> None:
-    recipe = base(command, frontier, "--recursion.rounds", "2")
+    recipe = base(command, frontier, "--recursion.rounds", "2", "--compress.spread", "even")
     options = argparse.Namespace(tp_reg=5e-4, tp_lr=0.01, scratch_lr=0.1)
     found = {name: frontier.recipe_for(name, recipe, options) for name in frontier.METHODS}
     assert found["tp-sparse"].explore.epochs == 12
     assert found["tp-sparse"].finetune == recipe.finetune
-    for name in ("tp-group-norm", "uniform-l1", "scratch"):
+    for name in ("tp-group-norm", "uniform-l1", "cost-l1", "scratch"):
         assert found[name].finetune.epochs == 13
 
 

@@ -107,9 +107,10 @@ class Costs:
     def worth(self) -> list[Fraction]:
         """For every group, the root of its weights per multiply-accumulate, over the model's.
 
-        If the error that a narrow group makes is its weights over the part of its width that stays,
-        the widths with the least error at a given number of multiply-accumulates have these
-        proportions (by a Lagrange multiplier).
+        If a narrow group errs by its weights over the part of its width that stays, the least error
+        at a given number of multiply-accumulates has these parts (by a Lagrange multiplier). That
+        holds where no layer lies between two groups that are cut, as in blocks of two convolutions;
+        elsewhere it is a heuristic.
         """
         elements = self._shapes.prod(axis=1)
         touched = np.zeros((len(self.sizes), len(elements)))

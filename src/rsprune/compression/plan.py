@@ -99,11 +99,13 @@ class WidthPlan:
     Attributes:
         groups: what becomes of every prunable group, in the graph's order.
         unit: ``"layer"``, ``"block"``, or ``"zero-groups"`` where units that are zero go.
-        factor: what the rule's widths were scaled with to meet a target; 1 without one.
+        factor: what the rule's widths were scaled with to meet a target; 1 without one. With
+            ``spread="cost"`` each group has its own share of it.
         macs, params: multiply-accumulates and parameters of the planned model.
         full_macs, full_params: those of the given model.
         round_to: what widths are multiples of.
         time: what was measured, with ``target_latency`` or ``round_to="auto"``; else None.
+        spread: ``"even"`` or ``"cost"``: how the cut that a target asks for was spread.
     """
 
     groups: tuple[GroupPlan, ...]
@@ -115,6 +117,7 @@ class WidthPlan:
     full_params: int
     round_to: int = 1
     time: PlanTime | None = None
+    spread: str = "even"
 
     @property
     def widths(self) -> dict[str, int]:
@@ -135,6 +138,7 @@ class WidthPlan:
         ]
         lines = [aligned(rows, right=(1, 2, 3))]
         scaled = f", widths scaled by {self.factor:.3f}" if self.factor != 1 else ""
+        scaled += " and by what a weight costs" if self.spread == "cost" else ""
         scaled += f", multiples of {self.round_to}" if self.round_to > 1 else ""
         lines.append(
             f"MACs {self.full_macs:,} -> {self.macs:,} ({_share(self.macs, self.full_macs)}), "

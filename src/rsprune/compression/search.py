@@ -122,8 +122,8 @@ def _filled(
     while given and used(widths) < _NEAR:
         given = False
         steps = [_changed(widths, g, rooms[g].above(int(widths[g]))) for g in free]
-        worth = {g: used(more) for g, more in zip(free, steps, strict=True) if more is not None}
-        for g in sorted(worth, key=lambda g: (-worth[g], g)):
+        uses = {g: used(more) for g, more in zip(free, steps, strict=True) if more is not None}
+        for g in sorted(uses, key=lambda g: (-uses[g], g)):
             more = _changed(widths, g, rooms[g].above(int(widths[g])))
             if more is not None and used(more) <= 1:
                 widths, given = more, True

@@ -12,7 +12,6 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from fractions import Fraction
 from functools import partial
-from itertools import repeat
 from math import ceil, isfinite
 from numbers import Integral, Real
 from typing import Any, NamedTuple
@@ -39,6 +38,7 @@ from rsprune.structure.prune import check_graph
 
 UNITS = ("auto", "layer", "block")
 SPREADS = ("even", "cost")
+SPREAD_NEEDS = "target_macs or target_latency without target_params"
 
 
 class Driver(NamedTuple):
@@ -72,6 +72,12 @@ class Options:
         for name in ("target_macs", "target_params", "target_latency"):
             if getattr(self, name) is not None:
                 _check_fraction(self.owner, name, getattr(self, name), zero=False)
+        targets = self.target_macs, self.target_params, self.target_latency
+        if self.spread == "cost" and not spread_by_cost(*targets):
+            raise InvalidParameterError(
+                self.owner, "spread", f"'even' but for {SPREAD_NEEDS}", self.spread,
+                "It keeps weights for the sake of multiply-accumulates.",
+            )  # fmt: skip
         check_choice(self.owner, "runtime", self.runtime, RUNTIMES)
         check_count(self.owner, "batch", self.batch, low=1)
         if self.threads is not None:
@@ -88,15 +94,14 @@ class Options:
         return Target(self.owner, self.target_macs, self.target_params, self.target_latency)
 
     @property
-    def by_cost(self) -> bool:
-        """Whether groups whose weights are multiplied often are to be cut more."""
-        slow = [share for share in (self.target_macs, self.target_latency) if share is not None]
-        return self.spread == "cost" and min(slow, default=1.0) < (self.target_params or 1.0)
-
-    @property
     def floor(self) -> Fraction:
         """Epsilon as the decimal fraction that was written."""
         return Fraction(str(self.epsilon))
+
+
+def spread_by_cost(macs: float | None, params: float | None, latency: float | None) -> bool:
+    """Whether there are targets for which weights differ in what they cost."""
+    return params is None and not (macs is None and latency is None)
 
 
 def check_round_to(owner: str, value: object) -> None:
@@ -151,8 +156,7 @@ def plan_widths(
             measured, and the fastest is taken.
         spread: how the cut that a target asks for is spread over the groups. ``"even"``: all widths
             of the rule are scaled by one factor. ``"cost"``: groups whose weights are multiplied
-            often, those with large maps, are cut more; with a target for parameters alone, or
-            where that is the tightest, there is no difference.
+            often, those with large maps, are cut more; for ``target_macs`` and ``target_latency``.
         target_macs, target_params: fractions, in (0, 1], of the model's multiply-accumulates and
             parameters. The rule's widths are scaled so that the planned model stays below, within
             2 % where units allow. Of several targets the tightest one decides.
@@ -183,7 +187,7 @@ def plan(
     unit, drivers = find_drivers(model, graph, options.unit)
     clock = clock or machine(model, graph, options)
     stopwatch, costs = Stopwatch(model, graph, clock), Costs(model, graph)
-    worth = costs.worth() if options.by_cost else None
+    worth = costs.worth() if options.spread == "cost" else [Fraction(1)] * len(costs.sizes)
     rooms = partial(_rooms, graph, drivers, options.floor, worth)
     remedy = _remedy(unit, options, rooms(options.step))
     timing = None
@@ -206,7 +210,7 @@ def plan(
     )
     return WidthPlan(
         groups, unit, float(found.factor), int(found.cost.macs), int(found.cost.params),
-        int(costs.full.macs), int(costs.full.params), step, time,
+        int(costs.full.macs), int(costs.full.params), step, time, options.spread,
     )  # fmt: skip
 
 
@@ -215,7 +219,8 @@ def check_measuring(
 ) -> None:
     """Refuse a model that the runtime does not take, and a target that the least widths miss."""
     unit, drivers = find_drivers(model, graph, options.unit)
-    rooms = _rooms(graph, drivers, options.floor, None, options.step)
+    alike = [Fraction(1)] * len(graph.prunable)  # the least widths are the same for all spreads
+    rooms = _rooms(graph, drivers, options.floor, alike, options.step)
     stopwatch = Stopwatch(model, graph, clock or machine(model, graph, options))
     target = Target(options.owner, None, None, options.target_latency)
     remedy = _remedy(unit, options, rooms)
@@ -263,12 +268,12 @@ def _rooms(
     graph: ChannelGraph,
     drivers: Mapping[str, Driver],
     epsilon: Fraction,
-    worth: Sequence[Fraction] | None,
+    worth: Sequence[Fraction],
     step: int,
 ) -> list[Room]:
     """The widths that groups may have, and those that the rule gives them."""
     rooms = []
-    for group, share in zip(graph.prunable, worth or repeat(Fraction(1)), strict=False):
+    for group, share in zip(graph.prunable, worth, strict=True):
         size, counted = group.size, drivers[group.name].counted
         if counted is None or not counted.elements or size < step:
             rooms.append(Room(size, size, size, step))

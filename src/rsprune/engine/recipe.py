@@ -21,6 +21,7 @@ from pydantic import (
 from pydantic.fields import FieldInfo
 
 from rsprune.checks import did_you_mean
+from rsprune.compression.widths import SPREAD_NEEDS, spread_by_cost
 from rsprune.data import names as data_names
 from rsprune.engine.mistakes import no_value, problem, suggestion
 from rsprune.engine.sections import (
@@ -108,7 +109,10 @@ class Recipe(Section):
 
     @model_validator(mode="after")
     def _fits_together(self) -> Recipe:
-        checks = self._against_two_gradients, self._against_zero_groups, self._against_no_teacher
+        checks = (
+            self._against_two_gradients, self._against_zero_groups, self._against_idle_spread,
+            self._against_no_teacher,
+        )  # fmt: skip
         faults = [fault for check in checks for fault in check()]
         if faults:
             raise ValueError(" ".join(faults))
@@ -144,6 +148,18 @@ class Recipe(Section):
             yield (
                 "compress.mode = 'zero-groups' needs whole units that are zero, which only "
                 "explore.optimizer = 'hspg' makes."
+            )
+
+    def _against_idle_spread(self) -> Iterator[str]:
+        """What only one cut to a target of multiply-accumulates or time can be spread by."""
+        cut = self.compress
+        if cut.spread != "cost" or cut.mode != "ratio":
+            return
+        fits = spread_by_cost(cut.target_macs, cut.target_params, cut.target_latency)
+        if not fits or self.recursion.rounds > 1:
+            yield (
+                f"compress.spread = 'cost' is for one round with compress.{SPREAD_NEEDS}. "
+                "Use 'even'."
             )
 
     def _against_no_teacher(self) -> Iterator[str]:

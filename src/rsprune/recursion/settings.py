@@ -8,6 +8,7 @@ from typing import Any
 from rsprune.checks import check_choice, check_count, check_number
 from rsprune.compression.compress import MODES, SELECTIONS
 from rsprune.compression.widths import Options
+from rsprune.errors import InvalidParameterError
 from rsprune.recursion.callables import OWNER
 from rsprune.recursion.penalty import LAMBDA_RULES
 from rsprune.recursion.result import Size
@@ -45,6 +46,11 @@ class Settings:
         check_choice(OWNER, "select", self.cut["select"], SELECTIONS)
         check_choice(OWNER, "mode", self.cut["mode"], MODES)
         self.options()
+        if self.rounds > 1 and self.cut["spread"] == "cost":
+            raise InvalidParameterError(
+                OWNER, "spread", "'even' with more than one round", "cost",
+                "Every round would cut anew where weights cost most, until little is left there.",
+            )  # fmt: skip
 
     def options(self, **changes: Any) -> Options:
         """What widths have to be, checked."""

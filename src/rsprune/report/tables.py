@@ -183,6 +183,7 @@ def widths(run: Run) -> Table:
     named = ("target_macs", "target_params", "target_latency")
     targets = [f"{name} = {cut[name]:g}" for name in named if cut.get(name)]
     scaled = f", the rule's scaled to {' and '.join(targets)}" if targets else ""
+    scaled += " and by what a weight costs" if cut.get("spread") == "cost" else ""
     return Table(f"Widths, round by round{scaled}", heads, tuple(rows), words=3)
 
 

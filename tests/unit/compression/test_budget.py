@@ -16,6 +16,7 @@ import rsprune
 from rsprune.compression import compress_with_plan, plan_widths
 from rsprune.compression.cost import Costs
 from rsprune.compression.search import Room
+from rsprune.compression.widths import SPREADS
 from rsprune.errors import InvalidParameterError, RsPruneWarning
 from rsprune.models import registry
 from rsprune.structure.groups import ChannelGraph
@@ -93,21 +94,22 @@ def test_spread_by_cost_cuts_more_where_weights_are_multiplied_more_often() -> N
 def test_spread_by_cost_errs_least_if_errors_are_weights_over_widths() -> None:
     """The derivation of the rule: no exchange between two groups makes the sum smaller."""
     model, graph, _ = traced("resnet20")
-    plan = plan_widths(model, graph, target_macs=0.5, spread="cost")
+    even, cost = (plan_widths(model, graph, target_macs=0.5, spread=how) for how in SPREADS)
     costs = Costs(model, graph)
-    inner = [g for g, group in enumerate(plan.groups) if group.counted is not None]
+    inner = [g for g, group in enumerate(cost.groups) if group.counted is not None]
     weights = {g: costs.full.params - costs.estimate(_without(costs, g)).params for g in inner}
-    widths = np.array([group.width for group in plan.groups])
 
     def error(widths: Labels) -> float:
         return sum(weights[g] * costs.sizes[g] / widths[g] for g in inner)
 
+    widths = np.array([group.width for group in cost.groups])
+    assert error(widths) < 0.8 * error(np.array([group.width for group in even.groups]))
     for more, less in permutations(inner, 2):
         other = widths.copy()
         other[more] += 2
-        while costs.estimate(other).macs > plan.macs and other[less] > 1:
+        while costs.estimate(other).macs > cost.macs and other[less] > 1:
             other[less] -= 1
-        assert error(other) > 0.98 * error(widths), (more, less)
+        assert error(other) > 0.999 * error(widths), (more, less)
 
 
 def _without(costs: Costs, g: int) -> Labels:
@@ -116,12 +118,25 @@ def _without(costs: Costs, g: int) -> Labels:
     return widths
 
 
-def test_spread_by_cost_changes_nothing_for_parameters() -> None:
-    """Every parameter counts as one, whatever multiplies it; neither where they decide."""
+def test_spread_by_cost_keeps_the_differences_that_zeros_make() -> None:
+    """Of two blocks with maps of one size, the one with more zeros is narrower."""
+    model = registry.build("resnet20")
+    zeros = {f"layer3.1.conv{i}.weight": 0.5 for i in (1, 2)}
+    graph = rsprune.trace(sparsify(model, zeros), IMAGE)
+    plan = plan_widths(model, graph, target_macs=0.4, spread="cost", round_to=4)
+    assert plan.widths["layer3.1.conv1"] == pytest.approx(plan.widths["layer3.2.conv1"] / 2, abs=4)
+    assert all(width % 4 == 0 for width in plan.widths.values())
+    assert 0.98 * 0.4 <= plan.macs / plan.full_macs <= 0.4
+    assert "and by what a weight costs" in str(plan)
+
+
+@pytest.mark.parametrize("targets", [{}, {"params": 0.4}, {"params": 0.6, "macs": 0.5}], ids=str)
+def test_spread_by_cost_needs_a_target_that_weights_differ_in(targets: dict[str, float]) -> None:
+    """Every parameter counts as one, whatever multiplies it."""
     model, graph, _ = traced("resnet20")
-    for targets in ({"target_params": 0.4}, {"target_params": 0.4, "target_macs": 0.6}, {}):
-        even, cost = (plan_widths(model, graph, spread=how, **targets) for how in ("even", "cost"))
-        assert even == cost
+    asked = {f"target_{name}": value for name, value in targets.items()}
+    with pytest.raises(InvalidParameterError, match=r"'spread'.*without target_params"):
+        plan_widths(model, graph, spread="cost", **asked)
 
 
 def test_a_target_looser_than_the_rule_gives_units_back() -> None:

@@ -202,6 +202,8 @@ BAD: list[tuple[dict[str, Any], str, str]] = [
     ({"unit": "blocks"}, "unit", "Did you mean 'block'"),
     ({"unit": None}, "unit", "'auto', 'layer', 'block'"),
     ({"round_to": 0}, "round_to", r"\[1, inf\)"),
+    ({"spread": "costs"}, "spread", "Did you mean 'cost'"),
+    ({"spread": "cost"}, "spread", "without target_params"),
     ({"round_to": 2.0}, "round_to", "whole number"),
     ({"target_macs": 0}, "target_macs", r"\(0, 1\]"),
     ({"target_macs": 50}, "target_macs", "0.5 is half"),

@@ -88,6 +88,11 @@ def test_keys_that_exclude_each_other() -> None:
             read_recipe(None, {"explore.optimizer": "prox-svrg", key: value})
     with pytest.raises(RecipeError, match=r"finetune\.views .*there is no teacher"):
         read_recipe(None, {"finetune.views": "4", "finetune.distill": "0"})
+    aim = {"compress.target_macs": "0.5"}
+    assert read_recipe(None, {"compress.spread": "cost", **aim}).compress.spread == "cost"
+    for more in ({}, {**aim, "compress.target_params": "0.6"}, {**aim, "recursion.rounds": "2"}):
+        with pytest.raises(RecipeError, match=r"compress\.spread = 'cost' is for one round with"):
+            read_recipe(None, {"compress.spread": "cost", **more})
     both = {"explore.optimizer": "prox-svrg", "explore.clip": "1", "compress.mode": "zero-groups"}
     with pytest.raises(RecipeError, match=r"explore\.clip .*only explore\.optimizer = 'hspg'"):
         read_recipe(None, both)

@@ -114,6 +114,8 @@ def test_what_is_no_trained_model_is_named(name: str, bad: Any, shown: str) -> N
         ({"epsilon": 2}, "epsilon"),
         ({"unit": "layers"}, "unit"),
         ({"round_to": 0}, "round_to"),
+        ({"spread": "costs"}, "spread"),
+        ({"spread": "cost", "target_macs": 0.5, "rounds": 2}, "spread"),
         ({"target_macs": 1.5}, "target_macs"),
         ({"target_params": 0}, "target_params"),
         ({"select": "magnitudes"}, "select"),

@@ -148,6 +148,15 @@ def test_other_arguments_are_refused_by_name(
     assert (tmp_path / "state.json").read_bytes() == before
 
 
+def test_what_directories_of_earlier_versions_lack_is_not_asked_for(tmp_path: Path) -> None:
+    """``spread``: only a new value is another argument."""
+    with pytest.raises(StoppedError):
+        run(tmp_path, Counter(2, interrupt), rounds=1)
+    assert "spread" not in (tmp_path / "state.json").read_text()
+    with pytest.raises(RunError, match="'spread' was None and is 'cost'"):
+        run(tmp_path, rounds=1, target_macs=0.5, spread="cost")
+
+
 def test_another_model_is_refused(tmp_path: Path) -> None:
     with pytest.raises(StoppedError):
         run(tmp_path, Counter(3, interrupt))
