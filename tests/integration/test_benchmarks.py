@@ -224,7 +224,7 @@ def test_what_cannot_be_compared_is_refused_before_training(
     with pytest.raises(SystemExit, match=r"compress\.unit.*auto or block.*layer"):
         frontier.main([*options, "--only", "rsprune", "--compress.unit", "layer"])
     with pytest.raises(SystemExit, match=r"compress\.target_macs.*a share"):
-        frontier.main([*options, "--compress.target_macs", "none"])
+        frontier.main([*options, "--compress.target_macs", "none", "--compress.spread", "even"])
     with pytest.raises(SystemExit, match=r"compress\.round_to.*left out"):
         frontier.main([*options, "--compress.round_to", "8"])
     with pytest.raises(SystemExit, match=r"finetune\.views.*fewer different crops"):
