@@ -7,12 +7,14 @@ from typing import Any
 
 from rich.table import Table
 
+from rsprune.ratios import compared
+
 
 def add_costs(table: Table, before: Mapping[str, Any], after: Mapping[str, Any]) -> None:
-    """What the networks cost, and how many times less the second one does."""
+    """What the networks cost, and how they compare."""
     for name, key in (("MACs", "macs"), ("weights", "weights"), ("parameters", "params")):
-        ratio = before[key] / max(1, after[key])
-        table.add_row(name, f"{before[key]:,}", f"{after[key]:,}", f"{ratio:.2f}x fewer")
+        change = compared(max(1, before[key]), max(1, after[key]))
+        table.add_row(name, f"{before[key]:,}", f"{after[key]:,}", change)
 
 
 def add_accuracy(table: Table, name: str, before: float | None, after: float) -> None:

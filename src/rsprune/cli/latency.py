@@ -35,6 +35,7 @@ from rsprune.metrics.comparison import (
     read_comparison,
 )
 from rsprune.metrics.latency import Latency
+from rsprune.ratios import compared
 from rsprune.report.read import LATENCY
 from rsprune.runtimes.ready import RUNTIMES
 
@@ -189,7 +190,7 @@ def _shown(console: Console) -> Iterator[Progress]:
 
 def _table(title: str, found: LatencyComparison) -> Table:
     table = Table(
-        title=f"{title}: {found.macs:.2f}x fewer MACs", caption=found.machine["cpu"],
+        title=f"{title}: {compared(found.macs, 1, 'fewer MACs')}", caption=found.machine["cpu"],
         box=SIMPLE_HEAD, padding=0, collapse_padding=True,
     )  # fmt: skip
     table.add_column("runtime")

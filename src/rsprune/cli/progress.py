@@ -11,6 +11,8 @@ from typing import Any
 from rich.console import Console
 from rich.progress import BarColumn, Progress, TaskID, TextColumn, TimeRemainingColumn
 
+from rsprune.ratios import compared
+
 _SIGNALS = (signal.SIGINT, signal.SIGTERM)
 _WIDE = 10_000  # columns; output to a file or a pipe is never folded
 
@@ -124,5 +126,5 @@ def _round_line(event: dict[str, Any]) -> str:
     line = f"{start}{event['sparsity']:.1%} zero, validation accuracy {event['accuracy']:.2%}"
     if event["after"] is None:
         return line
-    ratio = event["before"]["macs"] / event["after"]["macs"]
-    return f"{line}; cut to {event['after']['macs']:,} MACs, {ratio:.2f}x fewer"
+    before, after = event["before"]["macs"], event["after"]["macs"]
+    return f"{line}; cut to {after:,} MACs, {compared(before, after)}"

@@ -25,6 +25,7 @@ from rsprune.errors import ExportError, FileFormatError, InvalidParameterError, 
 from rsprune.files import write_atomic
 from rsprune.metrics.latency import Latency, check_extent, measure, prepared
 from rsprune.metrics.macs import profile
+from rsprune.ratios import compared
 from rsprune.runtimes.ready import RUNTIMES
 
 BATCHES = (1, 8, 64)
@@ -86,7 +87,7 @@ class LatencyComparison:
         ]  # fmt: skip
         table = aligned([heads, *lines], right=range(1, len(heads)))
         notes = [f"{name} was left out: {reason}" for name, reason in self.left_out.items()]
-        return "\n".join([table, f"{self.macs:.2f}x fewer MACs", *notes])
+        return "\n".join([table, compared(self.macs, 1, "fewer MACs"), *notes])
 
     @property
     def first_rows(self) -> list[LatencyRow]:

@@ -8,6 +8,7 @@ from typing import Any
 from torch import nn
 
 from rsprune.columns import aligned
+from rsprune.ratios import compared
 
 
 @dataclass(frozen=True)
@@ -160,5 +161,5 @@ def _row(
 
 
 def _ratio(before: int, after: int) -> str:
-    times = f" ({before / after:.1f}x fewer)" if after else ""
-    return f"{before:,} -> {after:,}{times}"
+    change = f" ({compared(before, after, form='.1f')})" if after else ""
+    return f"{before:,} -> {after:,}{change}"

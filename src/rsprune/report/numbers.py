@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from rsprune.ratios import compared
+
 ABSENT = "\N{EN DASH}"
 _MINUS = "\N{MINUS SIGN}"
 _TIMES = "\N{MULTIPLICATION SIGN}"
-_OTHERWISE = {"fewer": ("as many", "more"), "faster": ("as fast", "slower")}
 
 
 def count(value: float | None) -> str:
@@ -63,12 +64,7 @@ def ratio(before: float | None, after: float | None, word: str) -> str:
     """``7.2x fewer``, ``as many`` or ``1.1x more``, for a word that begins so; or ``faster``."""
     if not before or not after:
         return ABSENT
-    comparative, *what = word.split(" ", 1)
-    equal, opposite = _OTHERWISE[comparative]
-    larger = f"{max(before, after) / min(before, after):.3g}"
-    if larger == "1":
-        return " ".join([equal, *what])
-    return " ".join([larger + _TIMES, comparative if before > after else opposite, *what])
+    return compared(before, after, word, ".3g", _TIMES)
 
 
 def times(value: float) -> str:
