@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 import platform
 from dataclasses import asdict, fields
 from datetime import datetime, timezone
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -34,6 +36,7 @@ def start_event(recipe: Recipe, data: Data, machine: Machine) -> Event:
         "input_shape": list(data.input_shape),
         "sizes": data.sizes,
         "recipe": recipe.model_dump(mode="json"),
+        "weights_sha256": None if recipe.weights is None else _sha256(Path(recipe.weights)),
         "environment": {
             "python": platform.python_version(),
             "torch": torch.__version__,
@@ -43,6 +46,11 @@ def start_event(recipe: Recipe, data: Data, machine: Machine) -> Event:
             "device": str(machine.device),
         },
     }
+
+
+def _sha256(path: Path) -> str:
+    """By which others know that they have the same file."""
+    return hashlib.sha256(path.read_bytes()).hexdigest()
 
 
 def finish_event(

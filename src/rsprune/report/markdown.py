@@ -48,7 +48,9 @@ def _status(run: Run) -> str:
 def _again(run: Run) -> str:
     """How to see that it is true."""
     weights = run.start.recipe.get("weights")
-    start = f", from {_escaped(Path(weights).name)}, which has to be there" if weights else ""
+    known = f" (SHA-256 {run.start.weights_sha256})" if run.start.weights_sha256 else ""
+    name = _escaped(Path(weights).name) if weights else ""
+    start = f", from {name}{known}, which has to be there" if weights else ""
     return (
         "## Check it\n\nIn this directory, `rsprune evaluate .` measures the model again, and "
         f"`rsprune compress recipe.toml --out DIR` makes it again{start}."

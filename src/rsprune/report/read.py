@@ -109,6 +109,7 @@ def _start(event: dict[str, Any]) -> Start:
         sizes=event.get("sizes") or {},
         recipe=event.get("recipe") or {},
         environment=event.get("environment") or {},
+        weights_sha256=event.get("weights_sha256"),
     )
 
 

@@ -120,6 +120,7 @@ class Start:
     sizes: Mapping[str, int]
     recipe: Mapping[str, Any]
     environment: Mapping[str, Any]
+    weights_sha256: str | None
 
 
 @dataclass(frozen=True)

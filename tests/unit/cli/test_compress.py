@@ -398,12 +398,14 @@ def test_the_same_seed_gives_the_same_bits(finished: Path) -> None:
 
 
 def test_trained_weights_take_the_place_of_a_baseline(capsys: Captured) -> None:
-    """The stage is left out, whatever epochs the recipe gives it."""
+    """The stage is left out, whatever epochs the recipe gives it; the file is known by its sum."""
     from rsprune.models import build
 
     torch.save(build("small_cnn", width=4).state_dict(), "mine.pt")
     assert run(["compress", "--out", "x", "--weights", "mine.pt", *QUICK]) == 0
     assert "baseline, " not in capsys.readouterr().out
+    sums = subprocess.run(["sha256sum", "mine.pt"], capture_output=True, text=True, check=True)
+    assert events(Path("x"))[0]["weights_sha256"] == sums.stdout.split()[0]
 
 
 def test_a_missing_exporter_costs_the_file_only() -> None:

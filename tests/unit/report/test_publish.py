@@ -32,6 +32,7 @@ def finished(directory: Path, model: str = "small_cnn") -> Path:
     )
     told = events()
     told[0] |= {"model": model, "data": recipe.data, "recipe": recipe.model_dump(mode="json")}
+    told[0] |= {"weights_sha256": "00ff"}
     write(directory, told)
     (directory / "recipe.toml").write_text(recipe.to_toml())
     (directory / "model.safetensors").write_bytes(bytes(range(256)))
@@ -84,7 +85,7 @@ def test_the_report_shows_the_pictures_and_can_be_written_again(tmp_path: Path) 
         assert f"]({name})" in text
     assert text.startswith("# small\\_cnn on imagefolder:photos\n")
     assert "`rsprune evaluate .`" in text
-    assert "from trained.pt, which has to be there" in text
+    assert "from trained.pt (SHA-256 00ff), which has to be there" in text
     write_report(target)
     assert (target / "report.md").read_text() == text
 
