@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Iterable, Mapping
 from dataclasses import asdict, dataclass, replace
 from typing import Any
@@ -20,7 +21,7 @@ from rsprune.compression.sparsity import Sparsity
 from rsprune.compression.thinet import Scales, drop_by_thinet, rescale
 from rsprune.compression.widths import Options, plan
 from rsprune.compression.zero import check_unchanged, dead_units
-from rsprune.errors import InvalidParameterError
+from rsprune.errors import InvalidParameterError, RsPruneWarning
 from rsprune.metrics.macs import profile
 from rsprune.shadow import as_inputs, named_tensors
 from rsprune.structure.cut import cut_optimizer, survivors
@@ -89,12 +90,29 @@ def compress(
             ``example_inputs``.
         optimizer: an optimizer of the model; it goes on with the new model's parameters.
     """
-    return compress_with_plan(
+    found = compress_with_plan(
         model, example_inputs, epsilon=epsilon, unit=unit, round_to=round_to, spread=spread,
         target_macs=target_macs, target_params=target_params, target_latency=target_latency,
         runtime=runtime, batch=batch, threads=threads, select=select, inherit=inherit, mode=mode,
         batches=batches, optimizer=optimizer,
-    ).model  # fmt: skip
+    )  # fmt: skip
+    by_zeros = mode == "ratio" and (target_macs, target_params, target_latency) == (None,) * 3
+    if by_zeros and not any(found.drop.values()):
+        warnings.warn(
+            f"compress cut nothing: {_unused(found.plan)}. Train the model with a sparse optimizer "
+            "until it has more zeros, or set target_macs, target_params or target_latency.",
+            RsPruneWarning,
+            stacklevel=2,
+        )
+    return found.model
+
+
+def _unused(planned: WidthPlan) -> str:
+    """Why a plan cuts nothing."""
+    ratios = [group.sparsity for group in planned.groups if group.sparsity is not None]
+    if not ratios:
+        return "no channels can go; rsprune.trace(model, example_inputs) says why"
+    return f"the zeros are too few, {max(ratios):.1%} where they are most"
 
 
 def compress_with_plan(

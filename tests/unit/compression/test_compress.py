@@ -154,14 +154,25 @@ def test_fresh_weights_need_a_method() -> None:
     model = nn.Sequential(nn.Conv2d(3, 8, 3), Gain(), nn.Conv2d(8, 4, 3))
     with pytest.raises(InvalidParameterError, match=r"'1' \(Gain\) has no reset_parameters"):
         rsprune.compress(model, IMAGE, inherit=False)
-    rsprune.compress(model, IMAGE)
+    rsprune.compress(model, IMAGE, target_macs=0.5)
 
 
 def test_fresh_attention() -> None:
     """torch's attention is initialised by its own method."""
     model = nn.Sequential(nn.Linear(6, 8), nn.TransformerEncoderLayer(8, 2, 16, batch_first=True))
-    slim = rsprune.compress(model, torch.randn(2, 5, 6), inherit=False)
+    slim = rsprune.compress(model, torch.randn(2, 5, 6), inherit=False, target_macs=1.0)
     assert not torch.equal(slim[1].self_attn.in_proj_weight, model[1].self_attn.in_proj_weight)
+
+
+def test_a_model_without_zeros_stays_whole_with_a_warning() -> None:
+    """It says how many zeros there are, and what to do; a target, or zeros, are no reason to."""
+    model = nn.Sequential(nn.Conv2d(3, 8, 3), nn.Conv2d(8, 8, 3), nn.Conv2d(8, 4, 3))
+    with pytest.warns(rsprune.RsPruneWarning, match=r"cut nothing: the zeros are too few, 0\.0%"):
+        slim = rsprune.compress(model, IMAGE)
+    assert slim[0].weight.shape == model[0].weight.shape
+    rsprune.compress(model, IMAGE, target_macs=1.0)
+    with pytest.warns(rsprune.RsPruneWarning, match="cut nothing: no channels can go"):
+        rsprune.compress(nn.Sequential(nn.Conv2d(3, 8, 3)), IMAGE)
 
 
 class Picky(nn.Module):
