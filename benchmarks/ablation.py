@@ -127,6 +127,7 @@ def changes(base: Recipe) -> dict[str, dict[str, Change]]:
         "finetune-lr": {f"{rate:g}": {"finetune.lr": rate} for rate in rates},
         "distillation": {
             "on": {"finetune.distill": base.finetune.distill or 0.5},
+            "0.9": {"finetune.distill": 0.9},
             "off": {"finetune.distill": 0.0, "finetune.views": 0},
         },
         "unit": {name: {"compress.unit": name} for name in ("block", "layer")},
