@@ -91,7 +91,7 @@ def main() -> None:
     directory, chance = Path(sys.argv[1]), random.Random(int(sys.argv[2]))
     torch.set_num_threads(1)
     load("digits")  # and whatever is imported on first use
-    rsprune.compress(SmallCNN(width=4), torch.zeros(1, 1, 8, 8))
+    rsprune.compress(SmallCNN(width=4), torch.zeros(1, 1, 8, 8), target_macs=1.0)
     begin(read_recipe(None, OPTIONS), directory)
     struck: list[str] = []
     while True:

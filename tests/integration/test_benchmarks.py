@@ -113,6 +113,7 @@ def test_every_change_has_the_budget_of_the_base(command: list[str]) -> None:
         "distillation-on", "unit-block", "spread-even",
     }  # fmt: skip
     assert len({name for name, _ in found.values()}) == 29
+    assert found["distillation-0.9"][1].finetune.distill == 0.9
     assert found["prox-share-75"][1].explore.prox_epochs == 4.5
     assert found["rounds-3"][1].explore.prox_epochs == 1
     assert found["optimizer-hspg-zero-groups"][1].compress.target_macs is None

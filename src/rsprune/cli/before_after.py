@@ -13,7 +13,7 @@ from rsprune.ratios import compared
 def add_costs(table: Table, before: Mapping[str, Any], after: Mapping[str, Any]) -> None:
     """What the networks cost, and how they compare."""
     for name, key in (("MACs", "macs"), ("weights", "weights"), ("parameters", "params")):
-        change = compared(max(1, before[key]), max(1, after[key]))
+        change = compared(before[key], after[key])
         table.add_row(name, f"{before[key]:,}", f"{after[key]:,}", change)
 
 

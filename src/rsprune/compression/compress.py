@@ -73,6 +73,8 @@ def compress(
 ) -> nn.Module:
     """A new, smaller model: its widths follow from the zeros in ``model``, which stays as it was.
 
+    Where the zeros are too few for any cut and there is no target, it warns.
+
     Args:
         model: a model that was trained sparse.
         example_inputs: one batch, as for :func:`rsprune.trace`.
@@ -96,23 +98,24 @@ def compress(
         runtime=runtime, batch=batch, threads=threads, select=select, inherit=inherit, mode=mode,
         batches=batches, optimizer=optimizer,
     )  # fmt: skip
-    by_zeros = mode == "ratio" and (target_macs, target_params, target_latency) == (None,) * 3
-    if by_zeros and not any(found.drop.values()):
-        warnings.warn(
-            f"compress cut nothing: {_unused(found.plan)}. Train the model with a sparse optimizer "
-            "until it has more zeros, or set target_macs, target_params or target_latency.",
-            RsPruneWarning,
-            stacklevel=2,
-        )
+    by_rule = mode == "ratio" and (target_macs, target_params, target_latency) == (None,) * 3
+    if by_rule and not any(found.drop.values()):
+        _warn_if_dense(found.plan)
     return found.model
 
 
-def _unused(planned: WidthPlan) -> str:
-    """Why a plan cuts nothing."""
-    ratios = [group.sparsity for group in planned.groups if group.sparsity is not None]
-    if not ratios:
-        return "no channels can go; rsprune.trace(model, example_inputs) says why"
-    return f"the zeros are too few, {max(ratios):.1%} where they are most"
+def _warn_if_dense(planned: WidthPlan) -> None:
+    """Say that no group has the zeros for which the rule would take one of its units."""
+    counted = [(group.counted, group.size) for group in planned.groups if group.counted is not None]
+    if counted and all(zeros.zeros * size < zeros.elements for zeros, size in counted):
+        most = max(zeros.ratio for zeros, _ in counted)
+        warnings.warn(
+            f"compress cut nothing: the zeros are too few, {most:.1%} where they are most. Train "
+            "the model with a sparse optimizer, or set target_macs, target_params or "
+            "target_latency.",
+            RsPruneWarning,
+            stacklevel=3,
+        )
 
 
 def compress_with_plan(
@@ -135,7 +138,7 @@ def compress_with_plan(
     batches: Iterable[Any] | None = None,
     optimizer: torch.optim.Optimizer | None = None,
 ) -> Compressed:
-    """As :func:`compress`; also returns the plan and the dropped units."""
+    """As :func:`compress`, without its warning; also returns the plan and the dropped units."""
     options = Options(
         "compress", epsilon, unit, round_to, spread, target_macs, target_params, target_latency,
         runtime, batch, threads,

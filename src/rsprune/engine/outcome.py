@@ -23,6 +23,8 @@ from rsprune.metrics.comparison import processor_name
 from rsprune.metrics.latency import latency
 from rsprune.recursion import PruneResult
 
+_BLOCK = 2**20  # bytes
+
 
 def start_event(recipe: Recipe, data: Data, machine: Machine) -> Event:
     """What the run is about, and where it runs."""
@@ -50,7 +52,11 @@ def start_event(recipe: Recipe, data: Data, machine: Machine) -> Event:
 
 def _sha256(path: Path) -> str:
     """By which others know that they have the same file."""
-    return hashlib.sha256(path.read_bytes()).hexdigest()
+    digest = hashlib.sha256()
+    with path.open("rb") as file:
+        while block := file.read(_BLOCK):
+            digest.update(block)
+    return digest.hexdigest()
 
 
 def finish_event(

@@ -20,6 +20,7 @@ import optuna
 from optuna.trial import FrozenTrial, Trial, TrialState
 
 import rsprune
+from rsprune.compression import compress_with_plan
 from rsprune.engine.directory import alone
 from rsprune.engine.events import Event
 from rsprune.engine.recipe import SEARCH
@@ -188,7 +189,7 @@ def _explore(run: Run, trial: Trial, lam: float, number: int) -> float:
             run.explore(model, lam, number=number)
     finally:
         run.watcher = watcher
-    slim = rsprune.compress(model, run.example, **run.cut_options)
+    slim = compress_with_plan(model, run.example, **run.cut_options).model  # weak ones too
     sizes = [rsprune.profile(one, run.example).macs for one in (slim, model)]
     trial.set_user_attr("sparsity", sparsity(model).ratio)
     trial.set_user_attr("macs", sizes[0] / sizes[1])

@@ -161,5 +161,4 @@ def _row(
 
 
 def _ratio(before: int, after: int) -> str:
-    change = f" ({compared(before, after, form='.1f')})" if after else ""
-    return f"{before:,} -> {after:,}{change}"
+    return f"{before:,} -> {after:,} ({compared(before, after)})"

@@ -132,7 +132,7 @@ def latency(run: Run) -> Figure:
         f"{row.runtime} batch {row.batch} threads {row.threads}: {numbers.times(row.speedup)}"
         for row in rows
     )
-    alt = f"Bars: the measured speed-up. {said}. MACs: {numbers.times(macs)} fewer."
+    alt = f"Bars: the measured speed-up. {said}. {numbers.ratio(macs, 1, 'fewer MACs')}."
     places = len({(row.runtime, row.batch) for row in rows})
     return Figure("latency", "Speed-up", alt, data, layout, span=72 * places)
 

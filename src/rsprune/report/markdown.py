@@ -48,9 +48,10 @@ def _status(run: Run) -> str:
 def _again(run: Run) -> str:
     """How to see that it is true."""
     weights = run.start.recipe.get("weights")
-    known = f" (SHA-256 {run.start.weights_sha256})" if run.start.weights_sha256 else ""
-    name = _escaped(Path(weights).name) if weights else ""
-    start = f", from {name}{known}, which has to be there" if weights else ""
+    start = ""
+    if weights:
+        known = f" (SHA-256 {run.start.weights_sha256})" if run.start.weights_sha256 else ""
+        start = f", from {_escaped(Path(weights).name + known)}, which has to be there"
     return (
         "## Check it\n\nIn this directory, `rsprune evaluate .` measures the model again, and "
         f"`rsprune compress recipe.toml --out DIR` makes it again{start}."

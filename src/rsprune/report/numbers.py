@@ -62,7 +62,7 @@ def shape(sizes: Sequence[int]) -> str:
 
 def ratio(before: float | None, after: float | None, word: str) -> str:
     """``7.2x fewer``, ``as many`` or ``1.1x more``, for a word that begins so; or ``faster``."""
-    if not before or not after:
+    if before is None or after is None:
         return ABSENT
     return compared(before, after, word, ".3g", _TIMES)
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 import os
 import pty
@@ -210,6 +211,7 @@ def test_a_later_stage_that_diverges_keeps_the_best(stage: str, capsys: Captured
     if stage == "explore":
         assert finish["after"]["test_accuracy"] == finish["before"]["test_accuracy"]
         assert "The network is not smaller than before" in output.out
+        assert "as many" in output.out
     else:
         assert finish["after"]["macs"] < finish["before"]["macs"]
 
@@ -404,8 +406,8 @@ def test_trained_weights_take_the_place_of_a_baseline(capsys: Captured) -> None:
     torch.save(build("small_cnn", width=4).state_dict(), "mine.pt")
     assert run(["compress", "--out", "x", "--weights", "mine.pt", *QUICK]) == 0
     assert "baseline, " not in capsys.readouterr().out
-    sums = subprocess.run(["sha256sum", "mine.pt"], capture_output=True, text=True, check=True)
-    assert events(Path("x"))[0]["weights_sha256"] == sums.stdout.split()[0]
+    digest = hashlib.sha256(Path("mine.pt").read_bytes()).hexdigest()
+    assert events(Path("x"))[0]["weights_sha256"] == digest
 
 
 def test_a_missing_exporter_costs_the_file_only() -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import sys
 import time
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -57,6 +58,7 @@ def test_rows_and_ratios(found: LatencyComparison) -> None:
     text = str(found)
     assert f"{found.rows[0].speedup:.2f}x" in text
     assert "4.00x fewer MACs" in text
+    assert str(replace(found, macs=1.0)).endswith("\nas many MACs")
     assert len({len(line) for line in text.splitlines()[:3]}) == 1
 
 

@@ -14,7 +14,7 @@ from torch import nn
 
 import rsprune
 from rsprune.errors import DivergenceError, InvalidParameterError, RsPruneWarning
-from rsprune.recursion import recursive_prune
+from rsprune.recursion import PruneResult, Size, recursive_prune
 from tests.unit.recursion.script import prune, saying, zeroing
 from tests.unit.recursion.toy import Net, X
 
@@ -299,6 +299,12 @@ def test_the_result_prints_as_a_table() -> None:
     assert text[-1].startswith("MACs 88,176 -> ")
     assert "x fewer" in text[-1]
     assert text[-1].endswith("accuracy 0.9000 -> 0.9000")
+
+
+def test_a_result_that_is_the_given_model_does_not_call_it_smaller() -> None:
+    size = Size(88_176, 2_496, 2_500)
+    result = PruneResult(nn.Identity(), (), 0.9, 0.9, None, "nothing to cut", size, size)
+    assert "MACs 88,176 -> 88,176 (as many), weights 2,496 -> 2,496 (as many)" in str(result)
 
 
 def test_weights_made_anew_are_the_same_every_time() -> None:

@@ -90,6 +90,14 @@ def test_the_report_shows_the_pictures_and_can_be_written_again(tmp_path: Path) 
     assert (target / "report.md").read_text() == text
 
 
+def test_weights_of_a_run_that_did_not_record_their_sum(tmp_path: Path) -> None:
+    run = finished(tmp_path / "run")
+    log = run / "events.jsonl"
+    log.write_text(log.read_text().replace('"weights_sha256": "00ff"', '"weights_sha256": null'))
+    write_report(run)
+    assert "from trained.pt, which has to be there" in (run / "report.md").read_text()
+
+
 def test_an_earlier_publication_is_replaced(tmp_path: Path) -> None:
     """Even by itself; a page that was written there since goes."""
     run, target = finished(tmp_path / "run"), tmp_path / "mine"
