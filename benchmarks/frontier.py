@@ -37,8 +37,8 @@ you call it worse.
 On two CPU cores a seed of ResNet-20 takes hours with all images; --images 10000 takes a fifth. Each
 cell is a run directory under --out: stop the benchmark and start it again as you like. Every
 key of a recipe is an option, e.g. --explore.lam 2e-4 --compress.select thinet; --table takes the
-same options as the run. Nothing is chosen by test images. Minutes are those of the training epochs;
-a cut takes seconds.
+same options as the run. No cell looks at test images before its end. Minutes are those of the
+training epochs; a cut takes seconds.
 """
 
 from __future__ import annotations

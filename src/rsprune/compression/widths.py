@@ -334,4 +334,4 @@ def _remedy(unit: str, options: Options, rooms: Sequence[Room]) -> str:
         ways.append("a smaller round_to")
     if unit == "block":
         ways.append('unit="layer", which also shrinks what blocks share')
-    return f"Try {', '.join(ways)}." if ways else "No group can shrink further."
+    return f"Try {' or '.join(ways)}." if ways else "No group can shrink further."
