@@ -50,6 +50,7 @@ results: $(READY) ## the other tables of docs/results.md (about two hours)
 	@$(RUN)/python benchmarks/sparse_training.py
 	@$(RUN)/python benchmarks/latency.py
 	@$(RUN)/python benchmarks/memory.py
+	@$(RUN)/python benchmarks/winograd.py
 
 docs: $(READY) ## check that the documentation's code runs and its links lead somewhere
 	$(RUN)/python -m pytest tests/integration/test_docs.py

@@ -13,6 +13,7 @@ from torch import Tensor, nn
 
 from rsprune.engine.memory import keep_freed_memory
 from rsprune.engine.recipe import Recipe
+from rsprune.engine.winograd import Winograd
 from rsprune.errors import InvalidParameterError
 
 
@@ -32,8 +33,13 @@ class Machine:
             )
         if self.device.type == "cpu":
             keep_freed_memory()
-        self._compile = recipe.compile
-        self.memory_format = torch.channels_last if recipe.channels_last else torch.preserve_format
+        elif recipe.winograd:
+            raise InvalidParameterError(
+                "the recipe", "winograd", "false on a GPU", True, "Or set device = 'cpu'."
+            )
+        self._compile, self._winograd = recipe.compile, Winograd() if recipe.winograd else None
+        last = recipe.channels_last or recipe.winograd
+        self.memory_format = torch.channels_last if last else torch.preserve_format
 
     @property
     def device(self) -> torch.device:
@@ -70,9 +76,9 @@ class Machine:
         """The optimizer with the loss scaling that half precision needs."""
         return self._accelerator.prepare(optimizer)
 
-    def autocast(self) -> AbstractContextManager[Any]:
-        """Mixed precision, where the recipe has it."""
-        context: AbstractContextManager[Any] = self._accelerator.autocast()
+    def fast(self) -> AbstractContextManager[Any]:
+        """Mixed precision, or Winograd's convolutions, where the recipe has them."""
+        context: AbstractContextManager[Any] = self._winograd or self._accelerator.autocast()
         return context
 
     def backward(self, loss: Tensor) -> None:

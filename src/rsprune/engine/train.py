@@ -215,7 +215,7 @@ class _Stage:
             images = grown(images, self.job.settings.small, done / steps)
         images = images.contiguous(memory_format=self.machine.memory_format)
         self.stepper.zero_grad()
-        with self.machine.autocast():
+        with self.machine.fast():
             scores = self.forward(images)
             loss = self._loss(scores, (images, labels))
         self.machine.backward(loss)

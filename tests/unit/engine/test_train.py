@@ -56,9 +56,9 @@ def machine() -> Machine:
     return Machine(Recipe(threads=1))
 
 
-def network() -> SmallCNN:
+def network(width: int = 8) -> SmallCNN:
     torch.manual_seed(0)
-    return SmallCNN(width=8)
+    return SmallCNN(width=width)
 
 
 def job(tmp_path: Path, settings: Training, **more: Any) -> Job:
@@ -90,20 +90,23 @@ SETTINGS: dict[str, Training] = {
 }
 
 
-@pytest.mark.parametrize("name", SETTINGS)
+@pytest.mark.parametrize("name", [*SETTINGS, "winograd"])
 def test_a_training_that_was_stopped_ends_with_the_same_bits(
     name: str, data: Data, machine: Machine, tmp_path: Path
 ) -> None:
     """Stopped within the first epoch, within the second, and after its end."""
-    settings = SETTINGS[name]
+    settings = SETTINGS.get(name, SETTINGS["growing"])
+    width = 8
+    if name == "winograd":
+        machine, width = Machine(Recipe(threads=1, winograd=True)), 40
     teacher = SmallCNN(width=16).eval() if name.startswith("distilled") else None
-    whole, watch = network(), Watch()
+    whole, watch = network(width), Watch()
     train(whole, data, job(tmp_path, settings, teacher=teacher), machine, watch)
     pieces = tmp_path / "pieces"
     pieces.mkdir()
     heard: list[dict[str, Any]] = []
     for stop in (3, 12, None, None):
-        part, own = network(), Watch(stop)
+        part, own = network(width), Watch(stop)
         with pytest.raises(KeyboardInterrupt) if stop else nullcontext():
             train(part, data, job(pieces, settings, teacher=teacher), machine, own)
         heard += own.events
@@ -270,9 +273,12 @@ def test_a_damaged_checkpoint_is_reported(data: Data, machine: Machine, tmp_path
         train(network(), data, job(tmp_path, Dense(**SHORT)), machine, Watch())
 
 
-def test_channels_last_trains_to_the_same_accuracy(data: Data, tmp_path: Path) -> None:
-    machine = Machine(Recipe(threads=1, channels_last=True))
-    model = network()
+@pytest.mark.parametrize("way", ["channels_last", "winograd"])
+def test_another_way_to_compute_trains_to_the_same_accuracy(
+    way: str, data: Data, tmp_path: Path
+) -> None:
+    machine = Machine(Recipe(threads=1, **{way: True}))
+    model = network(width=40)
     train(model, data, job(tmp_path, Dense(epochs=3)), machine, Watch())
     assert model.conv2.weight.is_contiguous(memory_format=torch.channels_last)
     assert accuracy(model, data.test, machine) > 0.9
