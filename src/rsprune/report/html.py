@@ -34,7 +34,7 @@ def to_html(run: Run) -> str:
         widths=tables.widths(run),
         rounds=tables.rounds(run),
         recipe=tables.recipe(run),
-        environment=tables.settings("Environment", run.start.environment),
+        environment=tables.environment(run),
         phases={e.phase: PHASES[e.phase] for e in run.epochs if e.phase in PHASES},
         unfinished=tables.UNFINISHED,
         decided=tables.decided(run),

@@ -227,6 +227,13 @@ def settings(caption: str, values: Mapping[str, Any]) -> Table:
     return Table(caption, ("setting", "value"), tuple(rows), words=2)
 
 
+def environment(run: Run) -> Table:
+    """Where the run was made, and from which file of weights."""
+    digest = run.start.weights_sha256
+    weights = {} if digest is None else {"weights, SHA-256": digest}
+    return settings("Environment", {**run.start.environment, **weights})
+
+
 def sentence(run: Run) -> str:
     """The outcome in one sentence."""
     before, after = outcomes(run)

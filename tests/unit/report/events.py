@@ -70,6 +70,7 @@ def start() -> dict[str, Any]:
             "threads": 2,
             "device": "cpu",
         },
+        "weights_sha256": "00ff" * 16,
     }
 
 

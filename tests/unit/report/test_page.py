@@ -82,7 +82,8 @@ def test_numbers_are_the_events(page: Page) -> None:
             e["after"]["params"],
         )
     ]  # fmt: skip
-    assert values(page, "#environment") == list(told[0]["environment"].values())
+    environment = [*told[0]["environment"].values(), told[0]["weights_sha256"]]
+    assert values(page, "#environment") == environment
     shown = page.evaluate("document.querySelector('.cards .after').textContent")
     assert shown == f"{after['macs']:,}"
 
