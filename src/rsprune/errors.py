@@ -65,7 +65,7 @@ class DivergenceError(RsPruneError):
 
 
 class RunError(RsPruneError):
-    """A run directory that cannot be used as asked."""
+    """A run that cannot be made as asked, or whose directory cannot be used so."""
 
 
 class ExportError(RsPruneError):

@@ -37,7 +37,7 @@ _MODELS = ("torchvision", "timm")  # for torchvision:NAME and timm:NAME; in no e
 _TOOLS = {
     "chromium": (("chromium", "chromium-browser", "google-chrome"), "the report's browser tests"),
     "npm": (("npm",), "rsprune data cifar10"),
-    "compiler": (("c++", "g++", "clang++"), "torch.compile and winograd"),
+    "compiler": (("c++", "g++", "clang++"), "torch.compile; g++: winograd"),
 }
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from contextlib import AbstractContextManager
+from functools import cached_property
 from typing import Any
 
 import torch
@@ -33,11 +34,7 @@ class Machine:
             )
         if self.device.type == "cpu":
             keep_freed_memory()
-        elif recipe.winograd:
-            raise InvalidParameterError(
-                "the recipe", "winograd", "false on a GPU", True, "Or set device = 'cpu'."
-            )
-        self._compile, self._winograd = recipe.compile, Winograd() if recipe.winograd else None
+        self._compile, self._by_winograd = recipe.compile, recipe.winograd
         last = recipe.channels_last or recipe.winograd
         self.memory_format = torch.channels_last if last else torch.preserve_format
 
@@ -78,8 +75,20 @@ class Machine:
 
     def fast(self) -> AbstractContextManager[Any]:
         """Mixed precision, or Winograd's convolutions, where the recipe has them."""
-        context: AbstractContextManager[Any] = self._winograd or self._accelerator.autocast()
+        context: AbstractContextManager[Any] = (
+            self._winograd if self._by_winograd else self._accelerator.autocast()
+        )
         return context
+
+    @cached_property
+    def _winograd(self) -> Winograd:
+        """Made for training alone: to evaluate, no compiler is needed."""
+        if self.device.type != "cpu":
+            raise InvalidParameterError(
+                "the recipe", "winograd", "false on a GPU", True,
+                "Leave it out, or set device = 'cpu'.",
+            )  # fmt: skip
+        return Winograd()
 
     def backward(self, loss: Tensor) -> None:
         """Gradients of a loss."""

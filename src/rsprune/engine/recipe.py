@@ -80,7 +80,7 @@ class Recipe(Section):
     )
     channels_last: bool = Field(False, description="memory layout of images and filters")
     compile: bool = Field(False, description="train through torch.compile")
-    winograd: bool = Field(False, description="train 3x3 convolutions on a CPU in half the time")
+    winograd: bool = Field(False, description="train wide 3x3 convolutions on a CPU faster")
     onnx: bool = Field(True, description="whether to write model.onnx at the end")
     checkpoint_minutes: float = Field(5.0, gt=0, description="between checkpoints within an epoch")
     loading: Loading = Loading()  # type: ignore[call-arg]
@@ -112,7 +112,7 @@ class Recipe(Section):
     def _fits_together(self) -> Recipe:
         checks = (
             self._against_two_gradients, self._against_zero_groups, self._against_idle_spread,
-            self._against_no_teacher, self._against_slower_ways,
+            self._against_no_teacher, self._against_two_ways,
         )  # fmt: skip
         faults = [fault for check in checks for fault in check()]
         if faults:
@@ -171,7 +171,7 @@ class Recipe(Section):
                 "and with finetune.distill = 0 there is no teacher. Set views = 0, or distill > 0."
             )
 
-    def _against_slower_ways(self) -> Iterator[str]:
+    def _against_two_ways(self) -> Iterator[str]:
         """What computes convolutions in another way than Winograd's."""
         if self.winograd and (self.precision != "no" or self.compile):
             yield (

@@ -98,7 +98,7 @@ def test_a_training_that_was_stopped_ends_with_the_same_bits(
     settings = SETTINGS.get(name, SETTINGS["growing"])
     width = 8
     if name == "winograd":
-        machine, width = Machine(Recipe(threads=1, winograd=True)), 40
+        machine, width = Machine(Recipe(threads=1, winograd=True, device="cpu")), 40
     teacher = SmallCNN(width=16).eval() if name.startswith("distilled") else None
     whole, watch = network(width), Watch()
     train(whole, data, job(tmp_path, settings, teacher=teacher), machine, watch)
@@ -277,7 +277,7 @@ def test_a_damaged_checkpoint_is_reported(data: Data, machine: Machine, tmp_path
 def test_another_way_to_compute_trains_to_the_same_accuracy(
     way: str, data: Data, tmp_path: Path
 ) -> None:
-    machine = Machine(Recipe(threads=1, **{way: True}))
+    machine = Machine(Recipe(threads=1, device="cpu", **{way: True}))
     model = network(width=40)
     train(model, data, job(tmp_path, Dense(epochs=3)), machine, Watch())
     assert model.conv2.weight.is_contiguous(memory_format=torch.channels_last)

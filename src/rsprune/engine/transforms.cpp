@@ -1,8 +1,8 @@
 // The transforms of Winograd's convolution F(4x4, 3x3) (Lavin and Gray, "Fast Algorithms for
 // Convolutional Neural Networks", 2016): tiles of 4x4 outputs come from 6x6 inputs.
 //
-// Images are (N, H, W, C), floats, with C a multiple of 8. Tiles are 36 slabs of (tiles, C); `slab`
-// is the distance between two of them. Loops go over tiles, vectors over channels.
+// Images are (N, C, H, W) with channels last, floats, and C a multiple of 8. Tiles are 36 slabs of
+// (tiles, C); `slab` is the distance between two of them. Loops go over tiles, vectors over channels.
 
 #include <cstdint>
 #include <cstring>
@@ -82,8 +82,8 @@ static inline void pixels(float *image, int64_t H, int64_t W, int64_t C, int64_t
 }
 
 template <Line line, int SIDE>
-static void to_slabs(float *images, float *slabs, int64_t slab, int64_t N, int64_t H, int64_t W,
-                     int64_t C, int threads) {
+static void to_slabs(float *images, float *slabs, int64_t slab, int64_t N, int64_t C, int64_t H,
+                     int64_t W, int threads) {
     int64_t rows = (H + OUT - 1) / OUT, columns = (W + OUT - 1) / OUT;
     std::vector<float> zeros(C);
 #pragma omp parallel for num_threads(threads) schedule(static)
@@ -100,49 +100,56 @@ static void to_slabs(float *images, float *slabs, int64_t slab, int64_t N, int64
         }
 }
 
-// Tiles that overlap are added up; the others are written, on top of a bias.
+// Tiles that overlap are added up, every other row of them first: neighbours would write to the
+// same pixels. The others are written, on top of a bias.
 template <Line line, int SIDE>
-static void from_slabs(float *slabs, float *images, int64_t slab, int64_t N, int64_t H, int64_t W,
-                       int64_t C, int threads, const float *bias) {
+static void from_slabs(float *images, float *slabs, int64_t slab, int64_t N, int64_t C, int64_t H,
+                       int64_t W, int threads, const float *bias) {
+    const bool overlap = SIDE > OUT;
+    const int64_t turns = overlap ? 2 : 1;
     int64_t rows = (H + OUT - 1) / OUT, columns = (W + OUT - 1) / OUT;
-#pragma omp parallel for num_threads(threads) schedule(static)
-    for (int64_t n = 0; n < N; n++) {
-        std::vector<float> nowhere(C);
-        float *image = images + n * H * W * C;
-        if (SIDE > OUT) std::memset(image, 0, sizeof(float) * H * W * C);
-        for (int64_t i = 0; i < rows; i++)
-            for (int64_t j = 0; j < columns; j++) {
-                float *at[SIDE * SIDE], *from = slabs + ((n * rows + i) * columns + j) * C;
-                pixels<SIDE>(image, H, W, C, i, j, nowhere.data(), at);
-                for (int64_t c = 0; c < C; c += LANE) {
-                    Lane tile[SLABS], out[SIDE * SIDE], first = {};
-                    if (bias) first = *(Lane *)(bias + c);
-                    for (int k = 0; k < SLABS; k++) tile[k] = *(Lane *)(from + k * slab + c);
-                    both_ways<line, IN, SIDE>(tile, out);
-                    for (int k = 0; k < SIDE * SIDE; k++) {
-                        Lane *to = (Lane *)(at[k] + c);
-                        *to = out[k] + (SIDE > OUT ? *to : first);
+    if (overlap) std::memset(images, 0, sizeof(float) * N * H * W * C);
+    for (int64_t turn = 0; turn < turns; turn++) {
+        int64_t rows_now = (rows - turn + turns - 1) / turns;
+#pragma omp parallel num_threads(threads)
+        {
+            std::vector<float> nowhere(C);
+#pragma omp for schedule(static)
+            for (int64_t row = 0; row < N * rows_now; row++)
+                for (int64_t j = 0; j < columns; j++) {
+                    int64_t n = row / rows_now, i = turn + turns * (row % rows_now);
+                    float *at[SIDE * SIDE], *from = slabs + ((n * rows + i) * columns + j) * C;
+                    pixels<SIDE>(images + n * H * W * C, H, W, C, i, j, nowhere.data(), at);
+                    for (int64_t c = 0; c < C; c += LANE) {
+                        Lane tile[SLABS], out[SIDE * SIDE], first = {};
+                        if (bias) first = *(Lane *)(bias + c);
+                        for (int k = 0; k < SLABS; k++) tile[k] = *(Lane *)(from + k * slab + c);
+                        both_ways<line, IN, SIDE>(tile, out);
+                        for (int k = 0; k < SIDE * SIDE; k++) {
+                            Lane *to = (Lane *)(at[k] + c);
+                            *to = out[k] + (overlap ? *to : first);
+                        }
                     }
                 }
-            }
+        }
     }
 }
 
+#define TRANSFORM(name)                                                                          \
+    void name(float *images, float *slabs, int64_t slab, int64_t N, int64_t C, int64_t H,        \
+              int64_t W, int threads, const float *bias)
+
 extern "C" {
-void input_to_slabs(float *images, float *slabs, int64_t slab, int64_t N, int64_t H, int64_t W,
-                    int64_t C, int threads) {
-    to_slabs<input_line, IN>(images, slabs, slab, N, H, W, C, threads);
+TRANSFORM(input_to_slabs) {
+    to_slabs<input_line, IN>(images, slabs, slab, N, C, H, W, threads);
 }
-void output_back_to_slabs(float *images, float *slabs, int64_t slab, int64_t N, int64_t H,
-                          int64_t W, int64_t C, int threads) {
-    to_slabs<output_line_back, OUT>(images, slabs, slab, N, H, W, C, threads);
+TRANSFORM(output_back_to_slabs) {
+    to_slabs<output_line_back, OUT>(images, slabs, slab, N, C, H, W, threads);
 }
-void slabs_to_output(float *slabs, float *images, int64_t slab, int64_t N, int64_t H, int64_t W,
-                     int64_t C, int threads, const float *bias) {
-    from_slabs<output_line, OUT>(slabs, images, slab, N, H, W, C, threads, bias);
+TRANSFORM(slabs_to_output) {
+    from_slabs<output_line, OUT>(images, slabs, slab, N, C, H, W, threads, bias);
 }
-void slabs_back_to_input(float *slabs, float *images, int64_t slab, int64_t N, int64_t H,
-                         int64_t W, int64_t C, int threads) {
-    from_slabs<input_line_back, IN>(slabs, images, slab, N, H, W, C, threads, nullptr);
+TRANSFORM(slabs_back_to_input) {
+    from_slabs<input_line_back, IN>(images, slabs, slab, N, C, H, W, threads, nullptr);
 }
 }
