@@ -76,8 +76,8 @@ def main() -> None:
     keep_freed_memory()
     ways: tuple[AbstractContextManager[Any], ...] = nullcontext(), Winograd()
     print(f"{torch.get_num_threads()} threads.\n")
-    print("| network | image | torch, ms | Winograd, ms | times faster | torch's error | Winograd's |")
-    print("|---|---|---|---|---|---|---|")
+    heads = "torch, ms | Winograd, ms | times faster | torch's error | Winograd's"
+    print(f"| network | image | {heads} |\n|---|---|---|---|---|---|---|")
     for name in options.networks:
         for size in options.sizes:
             training = Training(name, size)
