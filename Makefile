@@ -45,7 +45,7 @@ bench: $(READY) ## times as ratios to torch.optim.SGD, to Torch-Pruning and to a
 	@$(RUN)/python benchmarks/epoch.py
 	@$(RUN)/python benchmarks/compress.py
 
-results: $(READY) ## the other tables of docs/results.md (about two hours)
+results: $(READY) ## tables of docs/results.md that need no weights (about two hours)
 	@$(RUN)/python benchmarks/convex.py
 	@$(RUN)/python benchmarks/sparse_training.py
 	@$(RUN)/python benchmarks/latency.py

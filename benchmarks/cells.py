@@ -178,6 +178,15 @@ def changed(recipe: Recipe, keys: Mapping[str, object]) -> Recipe:
     return Recipe.model_validate(values)
 
 
+def seeded(recipes: Mapping[str, Recipe], out: Path, seeds: int) -> list[Cell]:
+    """The cells of some recipes: each once for every seed."""
+    return [
+        Cell(name, changed(recipe, {"seed": seed}), out / name / f"seed-{seed}")
+        for seed in range(seeds)
+        for name, recipe in recipes.items()
+    ]
+
+
 def chosen(names: Iterable[str], patterns: Sequence[str]) -> list[str]:
     """The names that match a pattern."""
     known = list(names)
@@ -250,9 +259,9 @@ def mean(values: Sequence[float]) -> float:
     return sum(values) / len(values)
 
 
-def ratio(done: Sequence[Done]) -> str:
-    """How many times fewer multiply-accumulates there are."""
-    return f"{mean([d.finish['before']['macs'] / d.finish['after']['macs'] for d in done]):.2f}x"
+def ratio(done: Sequence[Done], cost: str) -> str:
+    """How many times fewer multiply-accumulates or weights there are."""
+    return f"{mean([d.finish['before'][cost] / d.finish['after'][cost] for d in done]):.2f}x"
 
 
 def percent(done: Sequence[Done], name: str) -> str:

@@ -18,7 +18,8 @@ from typing import Any
 import torch
 
 from rsprune.data import Data
-from rsprune.data import load as load_data
+from rsprune.data.images import Labelled, Raw
+from rsprune.data.memory import in_memory
 from rsprune.engine.machine import Machine
 from rsprune.engine.recipe import Dense, Explore, Recipe, Training
 from rsprune.engine.train import Job, train
@@ -32,17 +33,11 @@ STAGES: dict[str, Training] = {
     "OBProx-SG": Explore(epochs=1, batch_size=128),  # half prox, half orthant
     "HSPG": Explore(epochs=1, batch_size=128, optimizer="hspg"),
 }
-_images = 0
 
 
-def random_images() -> tuple[tuple[torch.Tensor, torch.Tensor], tuple[torch.Tensor, torch.Tensor]]:
-    """A data set of noise, for ``load``."""
-
-    def part(count: int) -> tuple[torch.Tensor, torch.Tensor]:
-        labels = torch.arange(count) % 10
-        return torch.randint(0, 256, (count, 3, 32, 32), dtype=torch.uint8), labels
-
-    return part(_images), part(100)
+def noise(count: int) -> Labelled:
+    """Images of noise, with labels."""
+    return torch.randint(0, 256, (count, 3, 32, 32), dtype=torch.uint8), torch.arange(count) % 10
 
 
 class Stopwatch:
@@ -68,9 +63,10 @@ def epoch_seconds(name: str, settings: Training, data: Data, machine: Machine) -
     return watch.seconds
 
 
-def print_costs(rounds: int) -> None:
+def print_costs(rounds: int, images: int) -> None:
     machine = Machine(Recipe(device="cpu"))
-    data = load_data(f"{__name__}:random_images", augment="crop-flip")
+    raw = Raw(noise(images), noise(100), 10, "noise")
+    data = in_memory("noise", raw, validation=0.1, seed=0, augment="crop-flip", normalise="auto")
     print(f"\n| network | {' | '.join(STAGES)} | bar | |")
     print(f"|---|{'---|' * len(STAGES)}---|---|")
     for name in NETWORKS:
@@ -92,10 +88,8 @@ def main() -> None:
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--images", type=int, default=1280, help="in an epoch (1280)")
     options = parser.parse_args()
-    global _images
-    _images = options.images
     print(f"Sparse epochs as ratios to SGD's; {torch.get_num_threads()} threads.")
-    print_costs(options.rounds)
+    print_costs(options.rounds, options.images)
 
 
 if __name__ == "__main__":

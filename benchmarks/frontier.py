@@ -79,6 +79,7 @@ from benchmarks.cells import (
     minutes,
     print_table,
     ratio,
+    seeded,
     work_off,
 )
 
@@ -91,7 +92,9 @@ TUNING = (
     "Tuned for rsprune: its penalty, how it spreads the cut, and the fine-tuning rate, which "
     "everyone shares. Torch-Pruning has the settings of its own script."
 )
-HEADS = ("method", "fewer MACs", "test accuracy", "each seed", "points lost", "minutes")
+HEADS = (
+    "method", "fewer MACs", "fewer weights", "test accuracy", "each seed", "points lost", "minutes",
+)  # fmt: skip
 
 
 # -- the methods: from a run with its full network to the small one, before fine-tuning --------
@@ -231,7 +234,8 @@ def figures(done: Sequence[Done]) -> list[str]:
     found = [one.finish["after"]["test_accuracy"] for one in done]
     lost = mean([one.finish["before"]["test_accuracy"] for one in done]) - mean(found)
     return [
-        ratio(done),
+        ratio(done, "macs"),
+        ratio(done, "weights"),
         f"{mean(found):.2%}",
         ", ".join(f"{accuracy:.2%}" for accuracy in found),
         f"{100 * lost:.2f}",
@@ -242,9 +246,10 @@ def figures(done: Sequence[Done]) -> list[str]:
 def check_peer(methods: Sequence[str]) -> None:
     """Say what is missing before hours of training."""
     if any(name.startswith("tp-") for name in methods) and not find_spec("torch_pruning"):
+        others = " ".join(name for name in METHODS if not name.startswith("tp-"))
         raise RunError(
             "Torch-Pruning is not installed: pip install torch-pruning, or leave its methods out "
-            "with --only rsprune uniform-l1 scratch."
+            f"with --only {others}."
         )
 
 
@@ -278,15 +283,8 @@ def check_comparable(recipe: Recipe) -> None:
 
 def cells_of(methods: Sequence[str], base: Recipe, options: argparse.Namespace) -> list[Cell]:
     """The cells of some methods: each once for every seed."""
-    return [
-        Cell(
-            method,
-            changed(recipe_for(method, base, options), {"seed": seed}),
-            options.out / method / f"seed-{seed}",
-        )
-        for seed in range(options.seeds)
-        for method in methods
-    ]
+    recipes = {method: recipe_for(method, base, options) for method in methods}
+    return seeded(recipes, options.out, options.seeds)
 
 
 def main(arguments: Sequence[str] | None = None) -> None:

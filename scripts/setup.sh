@@ -45,8 +45,7 @@ say "installing Python packages into $venv"
   --constraint constraints.txt --no-deps torchvision timm torch-pruning
 
 # Optional: what is missing here only leaves out tests that need it.
-command -v g++ >/dev/null || command -v clang++ >/dev/null ||
-  apt_install g++ "fused=True wants a C++ compiler" || true
+command -v g++ >/dev/null || apt_install g++ "fused=True and winograd = true want g++" || true
 [ -d /usr/share/datasets/fashion-mnist ] ||
   apt_install dataset-fashion-mnist "the Fashion-MNIST tests want their data" || true
 command -v chromium >/dev/null || command -v google-chrome >/dev/null ||

@@ -19,6 +19,7 @@ def threads() -> None:
     """With several test processes, one thread each; alone, all of them."""
     if os.environ.get("PYTEST_XDIST_WORKER"):
         torch.set_num_threads(1)
+        os.environ["OMP_NUM_THREADS"] = "1"  # and those that tests start
 
 
 @pytest.fixture

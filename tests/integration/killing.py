@@ -24,6 +24,7 @@ from rsprune.engine.directory import begin
 from rsprune.engine.recipe import read_recipe
 from rsprune.engine.run import execute
 from rsprune.models import SmallCNN
+from tests.commands import events
 
 OPTIONS = {
     "threads": "1", "model_options.width": "8", "checkpoint_minutes": "0.002",
@@ -58,12 +59,6 @@ def start(directory: Path) -> int:
             os._exit(1)
         os._exit(0)
     return child
-
-
-def events(directory: Path) -> list[dict[str, object]]:
-    path = directory / "events.jsonl"
-    lines = path.read_bytes().splitlines(keepends=True) if path.exists() else []
-    return [json.loads(line) for line in lines if line.endswith(b"\n")]
 
 
 def kill_after(directory: Path, child: int, more: int, delay: float) -> str | None:

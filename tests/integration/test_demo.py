@@ -37,7 +37,7 @@ def test_a_recipe_for_cifar10_runs(path: Path, tmp_path: Path) -> None:
         "--weights=weights.th", "--loading.validation=0.1", "--explore.epochs=1",
         "--explore.prox_epochs=0.5", "--explore.batch_size=45", "--recursion.tolerance=1",
         "--finetune.epochs=1", "--finetune.batch_size=45", "--threads=1", "--compile=false",
-        "--precision=no", "--onnx=false", "--json", "--out=run",
+        "--precision=no", "--winograd=false", "--onnx=false", "--json", "--out=run",
     )  # fmt: skip
     environment = {**ENVIRONMENT, "RSPRUNE_DATA": str(tmp_path)}
     done = command("compress", str(path), *options, cwd=tmp_path, env=environment)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 import signal
 import subprocess
 import sys
@@ -13,11 +12,10 @@ from typing import Any
 
 import pytest
 
-from tests.integration.killing import OPTIONS, events
+from tests.commands import CLI, ENVIRONMENT, events
+from tests.integration.killing import OPTIONS
 
-ENVIRONMENT = {**os.environ, "OMP_NUM_THREADS": "1"}
 ROOT = Path(__file__).parents[2]
-CLI = [sys.executable, "-m", "rsprune.cli"]
 SETTINGS = [f"--{key}={value}" for key, value in OPTIONS.items()]
 
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 import subprocess
 import sys
 from pathlib import Path
@@ -11,7 +10,8 @@ from pathlib import Path
 import pytest
 import torch.distributed
 
-from tests.integration.killing import OPTIONS, events
+from tests.commands import ENVIRONMENT, events
+from tests.integration.killing import OPTIONS
 
 ROOT = Path(__file__).parents[2]
 
@@ -26,7 +26,7 @@ def two(*module: str) -> str:
     launcher = ["torch.distributed.run", "--nproc_per_node", "2", "--standalone"]
     done = subprocess.run(
         [sys.executable, "-m", *launcher, "-m", *module],
-        env={**os.environ, "OMP_NUM_THREADS": "1"}, cwd=ROOT, capture_output=True, text=True,
+        env=ENVIRONMENT, cwd=ROOT, capture_output=True, text=True,
         timeout=300, check=False,
     )  # fmt: skip
     assert done.returncode == 0, done.stderr

@@ -46,13 +46,10 @@ def sparse(
         steps: in an epoch.
         units: for HSPG, the slots of every unit that may become zero; None: whole filters.
     """
-    prox = settings.prox_epochs
-    phases = phase_schedule(
-        settings.epochs,
-        steps,
-        prox_epochs=prox if prox < settings.epochs else settings.epochs / 2,
-        orthant_epochs=settings.orthant_epochs or None,
-    )
+    prox, orthant = settings.prox_epochs, settings.orthant_epochs or None
+    if orthant is None and prox >= settings.epochs:
+        prox = settings.epochs / 2
+    phases = phase_schedule(settings.epochs, steps, prox_epochs=prox, orthant_epochs=orthant)
     common: dict[str, Any] = {"lr": settings.lr, "momentum": settings.momentum}
     if settings.optimizer == "hspg":
         own = _unit_groups(model, lam, units) if units else param_groups(model, lam=lam)

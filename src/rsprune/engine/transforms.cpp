@@ -105,10 +105,10 @@ static void to_slabs(float *images, float *slabs, int64_t slab, int64_t N, int64
 template <Line line, int SIDE>
 static void from_slabs(float *images, float *slabs, int64_t slab, int64_t N, int64_t C, int64_t H,
                        int64_t W, int threads, const float *bias) {
-    const bool overlap = SIDE > OUT;
-    const int64_t turns = overlap ? 2 : 1;
+    const bool adds = SIDE > OUT;
+    const int64_t turns = adds ? 2 : 1;
     int64_t rows = (H + OUT - 1) / OUT, columns = (W + OUT - 1) / OUT;
-    if (overlap) std::memset(images, 0, sizeof(float) * N * H * W * C);
+    if (adds) std::memset(images, 0, sizeof(float) * N * H * W * C);
     for (int64_t turn = 0; turn < turns; turn++) {
         int64_t rows_now = (rows - turn + turns - 1) / turns;
 #pragma omp parallel num_threads(threads)
@@ -127,7 +127,7 @@ static void from_slabs(float *images, float *slabs, int64_t slab, int64_t N, int
                         both_ways<line, IN, SIDE>(tile, out);
                         for (int k = 0; k < SIDE * SIDE; k++) {
                             Lane *to = (Lane *)(at[k] + c);
-                            *to = out[k] + (overlap ? *to : first);
+                            *to = out[k] + (adds ? *to : first);
                         }
                     }
                 }

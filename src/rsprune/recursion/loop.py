@@ -243,7 +243,7 @@ def _rehearsed(
         options |= {"select": "magnitude", "batches": None}
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", RsPruneWarning)  # the real cuts repeat what matters
-        if settings.aimed and ratio:  # whether all rounds together can get there
+        if settings.aimed and ratio and settings.rounds > 1:  # whether all together get there
             targets = {name: getattr(settings, name) for name in ("target_macs", "target_params")}
             floor = float(options["epsilon"]) ** settings.rounds
             cut_model(model, inputs, 0, **{**options, **targets, "epsilon": floor})

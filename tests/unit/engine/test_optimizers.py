@@ -16,3 +16,11 @@ def test_the_proximal_phase_is_as_long_as_asked(epochs: float, share: float) -> 
     optimizer = sparse(SmallCNN(), settings, lam=1.0, steps=100)
     assert [group["prox_steps"] for group in optimizer.param_groups] == [600 * share] * 2
     assert all(group["orthant_steps"] is None for group in optimizer.param_groups)
+
+
+@pytest.mark.parametrize("epochs", [1, 4, 5, 10])
+def test_a_stage_too_short_for_both_phases_is_shared_by_them(epochs: int) -> None:
+    settings = Explore(epochs=epochs, prox_epochs=5, orthant_epochs=5)  # type: ignore[call-arg]
+    optimizer = sparse(SmallCNN(), settings, lam=1.0, steps=100)
+    assert [group["prox_steps"] for group in optimizer.param_groups] == [50 * epochs] * 2
+    assert [group["orthant_steps"] for group in optimizer.param_groups] == [50 * epochs] * 2
