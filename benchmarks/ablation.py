@@ -47,7 +47,7 @@ from benchmarks.cells import (
     seeded,
     work_off,
 )
-from rsprune.engine.recipe import RATIO_ONLY, Compress, Recipe
+from rsprune.engine.recipe import RATIO_ONLY, Compress, Explore, Recipe
 from rsprune.engine.run import execute
 from rsprune.errors import InvalidParameterError
 
@@ -81,7 +81,6 @@ def changes(base: Recipe) -> dict[str, dict[str, Change]]:
         )  # fmt: skip
     lambdas = [explore.lam * times for times in LAMBDAS]
     rates = (base.finetune.lr / 3, base.finetune.lr, base.finetune.lr * 3)
-    share, usual = explore.epochs / 6, Compress()  # type: ignore[call-arg]
     return {
         "lambda": {f"{lam:g}": {"explore.lam": lam} for lam in lambdas},
         "rounds": {
@@ -101,26 +100,8 @@ def changes(base: Recipe) -> dict[str, dict[str, Change]]:
             for name in ("magnitude", "nonzeros", "thinet", "random")
         },
         "weights": {"inherited": {"compress.inherit": True}, "anew": {"compress.inherit": False}},
-        "optimizer": {
-            **{name: {"explore.optimizer": name} for name in ("obprox-sg", "prox-sg")},
-            "rda": {"explore.optimizer": "rda", "explore.dual_gamma": RDA_GAMMA},
-            "hspg": {"explore.optimizer": "hspg", "explore.lam": HSPG_TIMES * explore.lam},
-            "hspg-zero-groups": {
-                **{f"compress.{key}": getattr(usual, key) for key in RATIO_ONLY},
-                "compress.mode": "zero-groups",
-                "explore.optimizer": "hspg",
-                "explore.lam": HSPG_TIMES * explore.lam,
-            },
-        },
-        "prox-share": {
-            **{
-                f"{100 * part:g}": {
-                    "explore.prox_epochs": part * explore.epochs, "explore.orthant_epochs": 0.0,
-                }
-                for part in (0.25, 0.5, 0.75)
-            },
-            "alternating": {"explore.prox_epochs": share, "explore.orthant_epochs": share},
-        },
+        "optimizer": _optimizers(explore),
+        "prox-share": _shares(explore),
         "explore-lr": {
             f"{rate:g}": {"explore.lr": rate}
             for rate in (explore.lr / 2, explore.lr, explore.lr * 2.5)
@@ -133,6 +114,32 @@ def changes(base: Recipe) -> dict[str, dict[str, Change]]:
         },
         "unit": {name: {"compress.unit": name} for name in ("block", "layer")},
         "spread": {name: {"compress.spread": name} for name in ("even", "cost")},
+    }  # fmt: skip
+
+
+def _optimizers(explore: Explore) -> dict[str, Change]:
+    hspg = {"explore.optimizer": "hspg", "explore.lam": HSPG_TIMES * explore.lam}
+    usual = Compress()  # type: ignore[call-arg]
+    unaimed = {f"compress.{key}": getattr(usual, key) for key in RATIO_ONLY}
+    return {
+        **{name: {"explore.optimizer": name} for name in ("obprox-sg", "prox-sg")},
+        "rda": {"explore.optimizer": "rda", "explore.dual_gamma": RDA_GAMMA},
+        "hspg": hspg,
+        "hspg-zero-groups": {**hspg, **unaimed, "compress.mode": "zero-groups"},
+    }
+
+
+def _shares(explore: Explore) -> dict[str, Change]:
+    """Of the proximal steps: first, or in turns."""
+    turn = explore.epochs / 6
+    once = {
+        f"{100 * part:g}": {
+            "explore.prox_epochs": part * explore.epochs, "explore.orthant_epochs": 0.0,
+        }
+        for part in (0.25, 0.5, 0.75)
+    }  # fmt: skip
+    return {
+        **once, "alternating": {"explore.prox_epochs": turn, "explore.orthant_epochs": turn},
     }  # fmt: skip
 
 
