@@ -64,6 +64,8 @@ def compress(
 
       rsprune compress --model resnet20 --data cifar10 --compress.target_macs 0.5
 
+      rsprune compress recipes/resnet20-cifar10.toml --weights resnet20.th
+
       rsprune compress --resume runs/mine
     """
     for package in ("jinja2", "plotly"):  # of the report: missed now, and not after a week
@@ -136,7 +138,7 @@ def sentence(finish: dict[str, Any], rows: Sequence[LatencyRow]) -> str:
     before, after = finish["before"], finish["after"]
     lost = round(100 * (before["test_accuracy"] - after["test_accuracy"]), 1)
     words = "lost" if lost > 0 else "gained"
-    points = f"{abs(lost):.1f} points of accuracy {words}" if lost else "no accuracy lost"
+    points = f"{abs(lost):.1f} points of test accuracy {words}" if lost else "no test accuracy lost"
     with_points = f"{'at' if lost > 0 else 'with'} {points} ({after['test_accuracy']:.1%})"
     if after["params"] == before["params"]:
         return f"The network is not smaller than before, {with_points}."

@@ -336,9 +336,9 @@ def test_json_is_all_there_is_on_stdout(capsys: Captured) -> None:
         ({"torch": 0.5}, 0.99, "takes 2.0 times as long to answer on this"),
         ({"torch": 1.02}, 0.99, "answers as fast as before on this"),
         ({"torch": 4, "onnxruntime": 2}, 0.99, "2.0 times faster on this machine's processor (onn"),
-        ({"torch": 1.3}, 0.985, ", at 0.5 points of accuracy lost (98.5%)."),
-        ({"torch": 1.3}, 0.995, ", with 0.5 points of accuracy gained (99.5%)."),
-        ({"torch": 1.3}, 0.9901, ", with no accuracy lost (99.0%)."),
+        ({"torch": 1.3}, 0.985, ", at 0.5 points of test accuracy lost (98.5%)."),
+        ({"torch": 1.3}, 0.995, ", with 0.5 points of test accuracy gained (99.5%)."),
+        ({"torch": 1.3}, 0.9901, ", with no test accuracy lost (99.0%)."),
     ],
 )
 def test_the_last_sentence_is_honest(speeds: dict[str, float], accuracy: float, said: str) -> None:
