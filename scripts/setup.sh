@@ -36,12 +36,12 @@ fi
 [ -x "$venv/bin/python" ] || "$python" -m venv "$venv"
 
 say "installing Python packages into $venv"
-"$venv/bin/python" -m pip install --quiet --disable-pip-version-check \
+"$venv/bin/python" -m pip install --quiet --disable-pip-version-check --no-compile \
   --constraint constraints.txt --editable '.[dev]'
 
 # The architectures of the zoo and the peer of the benchmarks. Their own dependencies would bring
 # another build of torch, so they come without.
-"$venv/bin/python" -m pip install --quiet --disable-pip-version-check \
+"$venv/bin/python" -m pip install --quiet --disable-pip-version-check --no-compile \
   --constraint constraints.txt --no-deps torchvision timm torch-pruning
 
 # Optional: what is missing here only leaves out tests that need it.
