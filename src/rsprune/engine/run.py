@@ -133,7 +133,7 @@ class Run:
     def _clear_checkpoints(self, but: str) -> None:
         """Delete the checkpoints of all stages but one."""
         for old in (self.directory / "checkpoints").iterdir():
-            if old.stem != but:
+            if old.name.partition(".")[0] != but:
                 old.unlink()
 
     # -- stages -----------------------------------------------------------------------------

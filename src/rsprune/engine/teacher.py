@@ -3,14 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from pathlib import Path
 
 import torch
+from safetensors import SafetensorError
+from safetensors.torch import load_file
 from torch import Tensor
 from torch.nn import functional as F
 
 from rsprune.data import Batch
 from rsprune.engine.recipe import Finetune
-from rsprune.errors import DataError
+from rsprune.errors import DataError, RunError
+from rsprune.files import write_tensors
 
 
 class Teacher:
@@ -18,18 +22,19 @@ class Teacher:
 
     It costs many times as much as its student, and takes most of an epoch. With ``views``, the
     batches of an epoch come again so many epochs later, and their scores are kept until then: a
-    number for every class, image and view, on the device that computes. Scores that are missing,
-    as after a stop, are computed again, with the same bits.
+    number for every class, image and view, on the device that computes, and after every epoch on
+    disk. Those that a stop within an epoch lost are computed again, with the same bits.
 
     Args:
         network: in evaluation mode.
         settings: of the fine-tuning.
+        file: what the names of the files begin with, one for every view.
     """
 
-    def __init__(self, network: Callable[[Tensor], Tensor], settings: Finetune) -> None:
-        self._network, self._settings = network, settings
-        self._kept: dict[tuple[int, int], Tensor] = {}  # scores by view and batch
-        self._marks: dict[int, Batch] = {}  # of the first batch of every view
+    def __init__(self, network: Callable[[Tensor], Tensor], settings: Finetune, file: Path) -> None:
+        self._network, self._settings, self._file = network, settings, file
+        self._kept: dict[int, dict[str, Tensor]] = {}  # by view: scores by batch, and the mark
+        self._unsaved = False
 
     def view(self, epoch: int) -> int:
         """The epoch whose order, crops and flips this epoch has."""
@@ -58,26 +63,53 @@ class Teacher:
         views = self._settings.views
         if not views:
             return self._network(images)
-        key = self.view(epoch), number
+        kept = self._of(self.view(epoch), images.device)
         if number == 0:  # a GPU waits for this: once an epoch will do
-            self._check(key[0], (images[:, 0, images.shape[2] // 2].clone(), labels))
-        if key in self._kept:
-            return self._kept[key]
+            self._check(epoch, {"pixels": images[:, 0, images.shape[2] // 2], "labels": labels})
+        if str(number) in kept:
+            return kept[str(number)]
         scores = self._network(images)
         if epoch + views < self._settings.epochs:
-            self._kept[key] = scores
+            kept[str(number)] = scores
+            self._unsaved = True
         return scores
 
-    def _check(self, view: int, mark: Batch) -> None:
+    def save(self, epoch: int) -> None:
+        """Write what was computed in an epoch and comes again."""
+        if self._unsaved:
+            view = self.view(epoch)
+            own = {name: tensor.contiguous() for name, tensor in self._kept[view].items()}
+            write_tensors(self._path(view), own, {})
+            self._unsaved = False
+
+    def _path(self, view: int) -> Path:
+        return self._file.with_name(f"{self._file.name}.view-{view}.safetensors")
+
+    def _of(self, view: int, device: torch.device) -> dict[str, Tensor]:
+        """What is kept of a view, in memory or from before a stop."""
+        if view not in self._kept:
+            path = self._path(view)
+            try:
+                self._kept[view] = load_file(path, str(device)) if path.exists() else {}
+            except (SafetensorError, OSError) as error:
+                raise RunError(
+                    f"'{path}' is damaged: {error}. Delete it to compute its scores again."
+                ) from error
+        return self._kept[view]
+
+    def _check(self, epoch: int, mark: dict[str, Tensor]) -> None:
         """Refuse a view that comes again with another first batch.
 
         Args:
-            view: its number.
+            epoch: whose view it is.
             mark: of the first batch, a row of pixels of every image, and the labels.
         """
-        if not all(map(torch.equal, mark, self._marks.setdefault(view, mark))):
+        kept = self._kept[self.view(epoch)]
+        if not all(
+            torch.equal(own, kept.setdefault(name, own.clone())) for name, own in mark.items()
+        ):
             raise DataError(
                 "finetune.views needs training data whose batches are a function of seed and "
-                f"epoch, and epoch {view} did not come out again as it was. Mend the data's "
-                "epoch(), or set finetune.views = 0."
+                f"epoch, and epoch {self.view(epoch)} did not come out again as it was. Mend the "
+                "data's epoch(), or set finetune.views = 0."
             )

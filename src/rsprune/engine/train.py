@@ -123,7 +123,9 @@ class _Stage:
         settings, network = self.job.settings, self.job.teacher
         if not isinstance(settings, Finetune) or not settings.distill or network is None:
             return None
-        return Teacher(self.machine.compiled(network), settings)
+        process, processes = self.machine.shard
+        scores = self.job.checkpoint.with_suffix(f".scores-{process}-of-{processes}")
+        return Teacher(self.machine.compiled(network), settings, scores)
 
     def run(self) -> None:
         self.position = self.checkpoint.load() or Position()
@@ -258,6 +260,8 @@ class _Stage:
 
     def _finish_epoch(self, seconds: float) -> None:
         loss, right, seen = self.machine.total(self.sums).tolist()
+        if self.teacher is not None:
+            self.teacher.save(self.position.epoch)
         for module in self.checkpoint.modules.values():
             self.machine.agree(module)
         best = self.average.module if self.average is not None else self.model

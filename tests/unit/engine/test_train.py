@@ -150,15 +150,31 @@ def test_a_teacher_sees_every_view_once(machine: Machine, tmp_path: Path) -> Non
     assert losses[0][2:] != losses[2][2:]
 
 
+def test_a_stop_costs_no_scores_of_finished_epochs(
+    data: Data, machine: Machine, tmp_path: Path
+) -> None:
+    steps, teacher = data.train.steps(128), Counted()
+    fine = job(tmp_path, SETTINGS["distilled-views"], teacher=teacher)
+    with pytest.raises(KeyboardInterrupt):
+        train(network(), data, fine, machine, Watch(2 * steps))
+    train(network(), data, fine, machine, Watch())
+    assert teacher.asked == 2 * steps
+    file = next(tmp_path.glob("*.view-1.safetensors"))
+    file.write_bytes(b"half")
+    fine.checkpoint.unlink()
+    with pytest.raises(RunError, match=rf"'{file}' is damaged: .* Delete it to compute"):
+        train(network(), data, fine, machine, Watch())
+
+
 def test_a_teacher_without_a_say_is_not_asked(data: Data, machine: Machine, tmp_path: Path) -> None:
     teacher, settings = Counted(), Finetune(**SHORT, distill=0.0)
     train(network(), data, job(tmp_path, settings, teacher=teacher), machine, Watch())
     assert teacher.asked == 0
 
 
-def test_data_that_do_not_come_again_are_refused(data: Data) -> None:
+def test_data_that_do_not_come_again_are_refused(data: Data, tmp_path: Path) -> None:
     """Kept scores of other images would teach nonsense, silently."""
-    teacher = Teacher(Counted(), Finetune(epochs=2, distill=0.5, views=1))
+    teacher = Teacher(Counted(), Finetune(epochs=2, distill=0.5, views=1), tmp_path / "scores")
     batches = list(data.train.epoch(128, seed=0, epoch=0))[:2]
     scores, loss = torch.zeros(128, 10), torch.tensor(0.0)
     teacher.guide(loss, scores, batches[0], (0, 0))
