@@ -30,7 +30,7 @@ OPTIONS = {
     "threads": "1", "model_options.width": "8", "checkpoint_minutes": "0.002",
     "recursion.rounds": "2", "recursion.tolerance": "1", "explore.lam": "0.01",
     "explore.batch_size": "128", "baseline.epochs": "2", "explore.epochs": "3",
-    "finetune.epochs": "2", "finetune.distill": "0.5",
+    "finetune.epochs": "2", "finetune.distill": "0.5", "finetune.views": "1",
 }  # fmt: skip
 
 

@@ -125,13 +125,13 @@ class Run:
             rsprune.save(result.model, self.directory / "model.safetensors")
             write_atomic(self.directory / "history.json", history_json(result))
             self.event(finish)
-            self._clear_checkpoints(but="")
+            self._clear_checkpoints()
         else:
             shutil.rmtree(self.state)
         return finish
 
-    def _clear_checkpoints(self, but: str) -> None:
-        """Delete the checkpoints of all stages but one."""
+    def _clear_checkpoints(self, but: str | None = None) -> None:
+        """Delete the checkpoints of all stages but one, and what belongs to them."""
         for old in (self.directory / "checkpoints").iterdir():
             if old.name.partition(".")[0] != but:
                 old.unlink()

@@ -23,7 +23,7 @@ class Teacher:
     It costs many times as much as its student, and takes most of an epoch. With ``views``, the
     batches of an epoch come again so many epochs later, and their scores are kept until then: a
     number for every class, image and view, on the device that computes, and after every epoch on
-    disk. Those that a stop within an epoch lost are computed again, with the same bits.
+    disk. Those that are missing, as after a kill, are computed again, with the same bits.
 
     Args:
         network: in evaluation mode.
@@ -33,8 +33,8 @@ class Teacher:
 
     def __init__(self, network: Callable[[Tensor], Tensor], settings: Finetune, file: Path) -> None:
         self._network, self._settings, self._file = network, settings, file
-        self._kept: dict[int, dict[str, Tensor]] = {}  # by view: scores by batch, and the mark
-        self._unsaved = False
+        self._kept: dict[int, dict[str, Tensor]] = {}  # by view: scores by batch, and marks
+        self._unsaved, self._checked = False, -1  # the last epoch with a look at the marks
 
     def view(self, epoch: int) -> int:
         """The epoch whose order, crops and flips this epoch has."""
@@ -59,20 +59,15 @@ class Teacher:
 
     @torch.no_grad()
     def _scores(self, batch: Batch, at: tuple[int, int]) -> Tensor:
-        (images, labels), (epoch, number) = batch, at
+        (images, _), (epoch, number) = batch, at
         views = self._settings.views
         if not views:
             return self._network(images)
-        kept = self._of(self.view(epoch), images.device)
-        if number == 0:  # a GPU waits for this: once an epoch will do
-            self._check(epoch, {"pixels": images[:, 0, images.shape[2] // 2], "labels": labels})
-        if str(number) in kept:
-            return kept[str(number)]
-        scores = self._network(images)
-        if epoch + views < self._settings.epochs:
-            kept[str(number)] = scores
-            self._unsaved = True
-        return scores
+        kept, key = self._of(self.view(epoch), images.device), str(number)
+        if key not in kept and epoch + views < self._settings.epochs:
+            kept[key], self._unsaved = self._network(images), True
+        self._check(batch, at, kept)
+        return kept[key] if key in kept else self._network(images)
 
     def save(self, epoch: int) -> None:
         """Write what was computed in an epoch and comes again."""
@@ -90,26 +85,33 @@ class Teacher:
         if view not in self._kept:
             path = self._path(view)
             try:
-                self._kept[view] = load_file(path, str(device)) if path.exists() else {}
+                found = load_file(path) if path.exists() else {}
             except (SafetensorError, OSError) as error:
                 raise RunError(
                     f"'{path}' is damaged: {error}. Delete it to compute its scores again."
                 ) from error
+            self._kept[view] = {name: tensor.to(device) for name, tensor in found.items()}
         return self._kept[view]
 
-    def _check(self, epoch: int, mark: dict[str, Tensor]) -> None:
-        """Refuse a view that comes again with another first batch.
+    def _check(self, batch: Batch, at: tuple[int, int], kept: dict[str, Tensor]) -> None:
+        """Refuse a view that comes again with other batches than those of the kept scores.
 
-        Args:
-            epoch: whose view it is.
-            mark: of the first batch, a row of pixels of every image, and the labels.
+        Of every batch a pixel and the label of each image are kept. A GPU waits for a comparison:
+        the first batch of an epoch will do, or the first after a stop.
         """
-        kept = self._kept[self.view(epoch)]
-        if not all(
-            torch.equal(own, kept.setdefault(name, own.clone())) for name, own in mark.items()
-        ):
+        (images, labels), (epoch, number) = batch, at
+        middle, left = images.shape[2] // 2, images.shape[3] // 4
+        mark = {"pixels": images[:, 0, middle, left], "labels": labels}
+        own = {f"{name}/{number}": tensor.clone() for name, tensor in mark.items()}
+        known = {name: kept.setdefault(name, tensor) for name, tensor in own.items()}
+        if epoch == self._checked:
+            return
+        self._checked = epoch
+        if not all(torch.equal(tensor, known[name]) for name, tensor in own.items()):
+            view = self.view(epoch)
             raise DataError(
                 "finetune.views needs training data whose batches are a function of seed and "
-                f"epoch, and epoch {self.view(epoch)} did not come out again as it was. Mend the "
-                "data's epoch(), or set finetune.views = 0."
+                f"epoch, and epoch {view} did not come out again as it was. Mend the data's "
+                "epoch(), or set finetune.views = 0; if files of the run were changed, delete "
+                f"'{self._path(view)}'."
             )

@@ -170,6 +170,7 @@ class _Stage:
         if save or stop:
             self._save()
         if stop:
+            self._save_scores(self.position.epoch)
             raise KeyboardInterrupt
 
     def _agreed(self, *wishes: bool) -> list[bool]:
@@ -260,8 +261,6 @@ class _Stage:
 
     def _finish_epoch(self, seconds: float) -> None:
         loss, right, seen = self.machine.total(self.sums).tolist()
-        if self.teacher is not None:
-            self.teacher.save(self.position.epoch)
         for module in self.checkpoint.modules.values():
             self.machine.agree(module)
         best = self.average.module if self.average is not None else self.model
@@ -284,6 +283,7 @@ class _Stage:
         }
         self.watch.event(event)
         self._write()
+        self._save_scores(self.position.epoch - 1)
 
     def _save(self) -> None:
         """Keep the state within an epoch; the first process keeps the sums of all."""
@@ -293,6 +293,10 @@ class _Stage:
         self.position.loss, self.position.right, self.position.seen = loss, int(right), int(seen)
         self.position.seconds = time.monotonic() - self.began
         self._write()
+
+    def _save_scores(self, epoch: int) -> None:
+        if self.teacher is not None:
+            self.teacher.save(epoch)
 
     def _write(self) -> None:
         if self.machine.main:
