@@ -32,12 +32,13 @@ def check_small_images(
     recipe: Recipe, model: nn.Module, classes: int, input_shape: tuple[int, ...]
 ) -> None:
     """Refuse, before any training, a model that does not take the images it begins with."""
-    if recipe.weights is not None or not recipe.baseline.epochs:
-        return
-    small = recipe.baseline.small
-    remedy = f"Raise baseline.small (now {small:g}); at 1 images have their full size."
-    for size in smaller_sizes(input_shape[1:], small):
-        _check_scores(recipe.model, model, classes, (input_shape[0], *size), remedy)
+    stages = {"finetune": recipe.finetune} | (
+        {"baseline": recipe.baseline} if recipe.weights is None else {}
+    )
+    for name, stage in stages.items():
+        remedy = f"Raise {name}.small (now {stage.small:g}); at 1 images have their full size."
+        for size in smaller_sizes(input_shape[1:], stage.small) if stage.epochs else []:
+            _check_scores(recipe.model, model, classes, (input_shape[0], *size), remedy)
 
 
 def _fitting_options(name: str, classes: int, channels: int) -> dict[str, Any]:

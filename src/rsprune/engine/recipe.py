@@ -25,7 +25,6 @@ from rsprune.compression.widths import SPREAD_NEEDS, spread_by_cost
 from rsprune.data import names as data_names
 from rsprune.engine.mistakes import no_value, problem, suggestion
 from rsprune.engine.sections import (
-    Baseline,
     Compress,
     Dense,
     Explore,
@@ -46,7 +45,6 @@ else:
 __all__ = [
     "RATIO_ONLY",
     "SEARCH",
-    "Baseline",
     "Compress",
     "Dense",
     "Explore",
@@ -84,7 +82,7 @@ class Recipe(Section):
     onnx: bool = Field(True, description="whether to write model.onnx at the end")
     checkpoint_minutes: float = Field(5.0, gt=0, description="between checkpoints within an epoch")
     loading: Loading = Loading()  # type: ignore[call-arg]
-    baseline: Baseline = Baseline()  # type: ignore[call-arg]
+    baseline: Dense = Dense()  # type: ignore[call-arg]
     explore: Explore = Explore()  # type: ignore[call-arg]
     compress: Compress = Compress()  # type: ignore[call-arg]
     recursion: Recursion = Recursion()  # type: ignore[call-arg]

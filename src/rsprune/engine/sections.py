@@ -62,11 +62,6 @@ class Dense(Training):
     """Training by SGD."""
 
     ema: float = Field(0.0, ge=0, lt=1, description="decay of averaged weights; 0: none")
-
-
-class Baseline(Dense):
-    """The first stage of training."""
-
     small: Share = Field(
         1.0, description="side of images at first, as a share; the last third has full size"
     )

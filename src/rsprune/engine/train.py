@@ -20,7 +20,7 @@ from rsprune.engine.events import Event
 from rsprune.engine.growing import grown
 from rsprune.engine.machine import Machine
 from rsprune.engine.optimizers import Units, sgd, sparse
-from rsprune.engine.recipe import Baseline, Dense, Explore, Finetune, Training
+from rsprune.engine.recipe import Dense, Explore, Finetune, Training
 from rsprune.engine.schedules import learning_rate
 from rsprune.engine.teacher import Teacher
 from rsprune.errors import DivergenceError
@@ -213,18 +213,23 @@ class _Stage:
     def _gradient(self, batch: Batch) -> tuple[Tensor, Tensor]:
         """Leave the gradient in ``.grad``; the mean loss, and which images came out right."""
         images, labels = batch
-        if isinstance(self.job.settings, Baseline):
-            done, steps = self._progress
-            images = grown(images, self.job.settings.small, done / steps)
         images = images.contiguous(memory_format=self.machine.memory_format)
         self.stepper.zero_grad()
         with self.machine.fast():
-            scores = self.forward(images)
+            scores = self.forward(self._grown(images))
             loss = self._loss(scores, (images, labels))
         self.machine.backward(loss)
         if self.job.settings.clip:
             self.machine.clip(self.model, self.job.settings.clip)
         return loss.detach(), scores.detach().argmax(1) == labels
+
+    def _grown(self, images: Tensor) -> Tensor:
+        """The images at the size of this step; a teacher sees them as they are."""
+        settings = self.job.settings
+        if not isinstance(settings, Dense):
+            return images
+        done, steps = self._progress
+        return grown(images, settings.small, done / steps)
 
     def _count(self, loss: Tensor, right: Tensor) -> None:
         hits = right.sum()

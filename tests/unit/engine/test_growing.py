@@ -12,7 +12,7 @@ from rsprune.engine.directory import begin
 from rsprune.engine.growing import grown, side_lengths
 from rsprune.engine.machine import Machine
 from rsprune.engine.network import check_small_images
-from rsprune.engine.recipe import Baseline, Recipe
+from rsprune.engine.recipe import Dense, Finetune, Recipe
 from rsprune.engine.run import execute
 from rsprune.errors import RsPruneError
 from tests.integration.killing import Quiet
@@ -42,13 +42,18 @@ class Flat(torch.nn.Sequential):
 
 def test_networks_that_do_not_take_small_images_are_refused() -> None:
     """Before any training, with the key that is wrong."""
-    recipe = Recipe(model=f"{__name__}:Flat", baseline=Baseline(small=0.5))
+    recipe = Recipe(model=f"{__name__}:Flat", baseline=Dense(small=0.5))
     with pytest.raises(RsPruneError, match=r"images of 1x4x4.*Raise baseline\.small \(now 0\.5\)"):
         check_small_images(recipe, Flat(), 10, (1, 8, 8))
     trained = recipe.model_copy(update={"weights": "trained.pt"})
     check_small_images(trained, Flat(), 10, (1, 8, 8))
-    untrained = recipe.model_copy(update={"baseline": Baseline(small=0.5, epochs=0)})
+    untrained = recipe.model_copy(update={"baseline": Dense(small=0.5, epochs=0)})
     check_small_images(untrained, Flat(), 10, (1, 8, 8))
+    tuned = trained.model_copy(update={"finetune": Finetune(small=0.25)})
+    with pytest.raises(RsPruneError, match=r"images of 1x2x2.*Raise finetune\.small \(now 0\.25\)"):
+        check_small_images(tuned, Flat(), 10, (1, 8, 8))
+    tuned = trained.model_copy(update={"finetune": Finetune(small=0.25, epochs=0)})
+    check_small_images(tuned, Flat(), 10, (1, 8, 8))
 
 
 class Fours(torch.nn.Sequential):
@@ -61,7 +66,7 @@ class Fours(torch.nn.Sequential):
 
 def test_every_size_on_the_way_is_tried() -> None:
     """Half of 8 pixels may do where three quarters do not."""
-    recipe = Recipe(model=f"{__name__}:Fours", baseline=Baseline(small=0.5))
+    recipe = Recipe(model=f"{__name__}:Fours", baseline=Dense(small=0.5))
     with pytest.raises(RsPruneError, match=r"images of 1x6x6.*Raise baseline\.small"):
         check_small_images(recipe, Fours(), 10, (1, 8, 8))
     check_small_images(recipe, Fours(), 10, (1, 16, 16))
@@ -69,13 +74,13 @@ def test_every_size_on_the_way_is_tried() -> None:
 
 def test_scores_of_another_shape_are_the_small_images_fault() -> None:
     """The remedy is the size of the images, not the number of classes."""
-    recipe = Recipe(model="torch.nn:Flatten", baseline=Baseline(small=0.5))
+    recipe = Recipe(model="torch.nn:Flatten", baseline=Dense(small=0.5))
     with pytest.raises(RsPruneError, match=r"gives \(2, 16\).*Raise baseline\.small"):
         check_small_images(recipe, torch.nn.Flatten(), 64, (1, 8, 8))
 
 
 def test_a_run_finds_that_out_before_it_trains(tmp_path: Path) -> None:
-    begin(Recipe(model=f"{__name__}:Flat", baseline=Baseline(small=0.5)), tmp_path)
+    begin(Recipe(model=f"{__name__}:Flat", baseline=Dense(small=0.5)), tmp_path)
     with pytest.raises(RsPruneError, match=r"Raise baseline\.small"):
         execute(tmp_path, Quiet())
 

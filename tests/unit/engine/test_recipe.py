@@ -34,9 +34,9 @@ def test_every_mistake_is_reported_at_once(tmp_path: Path) -> None:
     path.write_text(
         'modle = "vgg16"\n'
         "seed = -1\n"
-        '[explore]\nlamda = 1e-3\nlr = "fast"\noptimizer = "adam"\n'
+        '[explore]\nlamda = 1e-3\nlr = "fast"\noptimizer = "adam"\nsmall = 0.5\n'
         "[compress]\nepsilon = 2\n"
-        "[finetune]\ndistil = 0.5\nsmall = 0.5\n"
+        "[finetune]\ndistil = 0.5\n"
     )
     with pytest.raises(RecipeError) as caught:
         read_recipe(path, {"explore.epoch": "3", "explor.epochs": "3", "recursion.rounds": "0"})
@@ -47,7 +47,7 @@ def test_every_mistake_is_reported_at_once(tmp_path: Path) -> None:
         "modle: unknown key. Did you mean model?",
         "explore.lamda: unknown key. Did you mean explore.lam?",
         "finetune.distil: unknown key. Did you mean finetune.distill?",
-        "finetune.small: unknown key. Did you mean baseline.small?",
+        "explore.small: unknown key. Did you mean baseline.small or finetune.small?",
         "--explor.epochs: unknown option. Did you mean --explore.epochs?",
         "--explore.epoch: unknown option. Did you mean --explore.epochs?",
         "seed: must be greater than or equal to 0. Got -1. seed: of everything",

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 import time
+from collections.abc import Callable
 from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
@@ -17,7 +18,7 @@ from rsprune.compression import unit_slots
 from rsprune.data import Data, load
 from rsprune.engine.evaluate import accuracy
 from rsprune.engine.machine import Machine
-from rsprune.engine.recipe import Baseline, Dense, Explore, Finetune, Recipe, Training
+from rsprune.engine.recipe import Dense, Explore, Finetune, Recipe, Training
 from rsprune.engine.teacher import Teacher
 from rsprune.engine.train import Job, train
 from rsprune.errors import DataError, DivergenceError, RunError
@@ -76,8 +77,9 @@ SHORT = {"epochs": 2, "batch_size": 128}
 SETTINGS: dict[str, Training] = {
     "sgd": Dense(**SHORT),
     "averaged": Dense(**SHORT, ema=0.9, schedule="one-cycle", label_smoothing=0.1, clip=1.0),
-    "growing": Baseline(**SHORT, small=0.5),
+    "growing": Dense(**SHORT, small=0.5),
     "distilled": Finetune(**SHORT, distill=0.5),
+    "distilled-growing": Finetune(**SHORT, distill=0.5, small=0.5),
     "distilled-views": Finetune(epochs=5, batch_size=128, distill=0.5, views=2),
     **{
         name: Explore(
@@ -149,6 +151,22 @@ def test_a_teacher_sees_every_view_once(machine: Machine, tmp_path: Path) -> Non
     assert losses[0] == losses[4]
     assert losses[0][:2] == losses[2][:2]
     assert losses[0][2:] != losses[2][2:]
+
+
+def test_a_teacher_sees_images_at_full_size(data: Data, machine: Machine, tmp_path: Path) -> None:
+    """Its scores are kept by view, whose images may be smaller when it comes again."""
+    sides: dict[str, list[int]] = {"student": [], "teacher": []}
+
+    def noting(who: str) -> Callable[..., None]:
+        return lambda _, inputs: sides[who].append(inputs[0].shape[-1])
+
+    student, teacher = network(), Counted()
+    student.register_forward_pre_hook(noting("student"))
+    teacher.register_forward_pre_hook(noting("teacher"))
+    settings = Finetune(epochs=3, batch_size=128, distill=0.5, small=0.5)
+    train(student, data, job(tmp_path, settings, teacher=teacher), machine, Watch())
+    assert {*sides["student"]} == {4, 6, 8}
+    assert {*sides["teacher"]} == {8}
 
 
 def test_a_stop_costs_no_scores_of_finished_epochs(
