@@ -1,4 +1,4 @@
-"""Images that begin small and grow: the first epochs of a training at a fraction of the cost.
+"""Images that begin small: the first two thirds of a training at a fraction of the cost.
 
 A convolution at half the height and width does a quarter of the work, and what a network learns
 first needs no detail. The last third of a training has the images as they are.
@@ -11,31 +11,22 @@ from collections.abc import Sequence
 from torch import Tensor
 from torch.nn import functional as F
 
-_THIRDS = 3
+_GROWN = 2 / 3  # the share of a training after which images have their full size
 
 
-def side_lengths(sides: Sequence[int], small: float, done: float) -> list[int]:
-    """Height and width at the share ``done`` of a training.
+def small_size(sides: Sequence[int], small: float) -> list[int]:
+    """Height and width at the beginning.
 
     Args:
         sides: at full size.
-        small: their share in the first third; the second third is half-way to full size.
-        done: 0 at the beginning, 1 at the end.
+        small: their share.
     """
-    third = min(_THIRDS - 1, int(_THIRDS * done))
-    share = small + (1 - small) * third / (_THIRDS - 1)
-    return [max(1, round(share * side)) for side in sides]
-
-
-def smaller_sizes(sides: Sequence[int], small: float) -> list[list[int]]:
-    """The heights and widths before full size."""
-    sizes = [side_lengths(sides, small, third / _THIRDS) for third in range(_THIRDS - 1)]
-    return [size for size in sizes if size != list(sides)]
+    return [max(1, round(small * side)) for side in sides]
 
 
 def grown(images: Tensor, small: float, done: float) -> Tensor:
-    """The images (B, C, H, W) at the size that :func:`side_lengths` says."""
-    size = side_lengths(images.shape[2:], small, done)
-    if size == list(images.shape[2:]):
+    """The images (B, C, H, W) at their size when the share ``done`` of a training is over."""
+    size = small_size(images.shape[2:], small)
+    if done >= _GROWN or size == list(images.shape[2:]):
         return images
     return F.interpolate(images, size, mode="bilinear", antialias=True)

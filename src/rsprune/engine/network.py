@@ -11,7 +11,7 @@ import torch
 from safetensors.torch import load_file
 from torch import Tensor, nn
 
-from rsprune.engine.growing import smaller_sizes
+from rsprune.engine.growing import small_size
 from rsprune.engine.recipe import Recipe
 from rsprune.errors import FileFormatError, InvalidParameterError, RsPruneError
 from rsprune.models import build
@@ -37,7 +37,8 @@ def check_small_images(
     )
     for name, stage in stages.items():
         remedy = f"Raise {name}.small (now {stage.small:g}); at 1 images have their full size."
-        for size in smaller_sizes(input_shape[1:], stage.small) if stage.epochs else []:
+        size = small_size(input_shape[1:], stage.small)
+        if stage.epochs and size != list(input_shape[1:]):
             _check_scores(recipe.model, model, classes, (input_shape[0], *size), remedy)
 
 

@@ -107,13 +107,13 @@ class _Convolution(torch.autograd.Function):
         for_images, for_filters, for_bias = ctx.needs_input_grad
         dy = gradient.contiguous(memory_format=torch.channels_last)
         dx = torch.empty_like(x) if for_images else None
-        dU = torch.zeros(_SLABS, k, c) if for_filters else None
+        dU = torch.empty(_SLABS, k, c) if for_filters else None
         for part, tiles in _parts(x, k):
             V, dM = _slabs(tiles, c), _slabs(tiles, k)
             transform("output_back_to_slabs", dy[part], dM)
             if dU is not None:
                 transform("input_to_slabs", x[part], V)
-                dU.baddbmm_(dM.transpose(1, 2), V)
+                dU.baddbmm_(dM.transpose(1, 2), V, beta=int(part.start > 0))  # 0 reads no dU
             if dx is not None:
                 torch.bmm(dM, U, out=V)
                 transform("slabs_back_to_input", dx[part], V)

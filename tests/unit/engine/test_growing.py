@@ -1,4 +1,4 @@
-"""Images that grow: thirds of a training, and networks that cannot take small ones."""
+"""Images that begin small, and networks that cannot take small ones."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from rsprune.engine.directory import begin
-from rsprune.engine.growing import grown, side_lengths
+from rsprune.engine.growing import grown, small_size
 from rsprune.engine.machine import Machine
 from rsprune.engine.network import check_small_images
 from rsprune.engine.recipe import Dense, Finetune, Recipe
@@ -18,12 +18,11 @@ from rsprune.errors import RsPruneError
 from tests.integration.killing import Quiet
 
 
-def test_a_third_of_the_training_each() -> None:
-    shares = (0, 0.33, 0.34, 0.66, 0.67, 1)
-    assert [side_lengths((32, 48), 0.5, done) for done in shares] == [
-        [16, 24], [16, 24], [24, 36], [24, 36], [32, 48], [32, 48],
-    ]  # fmt: skip
-    assert side_lengths((8,), 0.01, 0) == [1]
+def test_small_for_two_thirds_of_the_training() -> None:
+    images = torch.zeros(1, 1, 32, 48)
+    sizes = [tuple(grown(images, 0.5, done).shape[2:]) for done in (0, 0.66, 0.67, 1)]
+    assert sizes == [(16, 24), (16, 24), (32, 48), (32, 48)]
+    assert small_size((8,), 0.01) == [1]
 
 
 def test_colours_stay_and_full_size_costs_nothing() -> None:
@@ -54,22 +53,6 @@ def test_networks_that_do_not_take_small_images_are_refused() -> None:
         check_small_images(tuned, Flat(), 10, (1, 8, 8))
     tuned = trained.model_copy(update={"finetune": Finetune(small=0.25, epochs=0)})
     check_small_images(tuned, Flat(), 10, (1, 8, 8))
-
-
-class Fours(torch.nn.Sequential):
-    """Takes images whose sides are multiples of four."""
-
-    def __init__(self) -> None:
-        unshuffle, pool = torch.nn.PixelUnshuffle(4), torch.nn.AdaptiveAvgPool2d(1)
-        super().__init__(unshuffle, pool, torch.nn.Flatten(), torch.nn.Linear(16, 10))
-
-
-def test_every_size_on_the_way_is_tried() -> None:
-    """Half of 8 pixels may do where three quarters do not."""
-    recipe = Recipe(model=f"{__name__}:Fours", baseline=Dense(small=0.5))
-    with pytest.raises(RsPruneError, match=r"images of 1x6x6.*Raise baseline\.small"):
-        check_small_images(recipe, Fours(), 10, (1, 8, 8))
-    check_small_images(recipe, Fours(), 10, (1, 16, 16))
 
 
 def test_scores_of_another_shape_are_the_small_images_fault() -> None:

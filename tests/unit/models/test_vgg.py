@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 import torch
+from torch import nn
 
 from rsprune.errors import InvalidParameterError
 from rsprune.metrics import profile
@@ -65,6 +66,27 @@ def test_fresh_layers_keep_the_size_of_what_passes_through() -> None:
         scores = layer(features)
         assert 0.7 < scores.norm() / features.norm() < 1.4
         features = scores
+
+
+def test_a_fresh_network_passes_on_what_it_sees() -> None:
+    """The first layer keeps all colours and pixels of a patch, the others keep their channels."""
+    torch.manual_seed(0)
+    first, *others = (m.weight for m in VGG16().features if isinstance(m, nn.Conv2d))
+    patches = torch.randn(100, 27)
+    responses = patches @ first[:27].flatten(1).T
+    torch.testing.assert_close(responses @ first[:27].flatten(1), patches)  # all is still there
+    assert torch.equal(first[27:54], -first[:27]), "what a ReLU cuts off, the negative keeps"
+    for weight in others:
+        own = weight[: weight.shape[1]].flatten(1)
+        passed = weight.diagonal()[1, 1]  # the middle pixel of the channel of the same number
+        assert (passed / own.norm(dim=1) > 0.9).all()
+
+
+def test_fresh_networks_have_no_zeros() -> None:
+    """Zeros are what widths are read from: a network that was not trained sparse has none."""
+    torch.manual_seed(0)
+    weights = [m.weight for m in VGG16().modules() if isinstance(m, nn.Conv2d | nn.Linear)]
+    assert sum((weight == 0).sum().item() for weight in weights) < 10
 
 
 @pytest.mark.parametrize("widths", [[64] * 14, [64] * 14 + [0], [64.0] * 15])
