@@ -23,7 +23,6 @@ _TILE, _SLABS, _LANE = 4, 36, 8  # outputs on a side; points of a tile; floats i
 _WORTH = 40  # channels, in and out, from which the transforms pay
 _DENSE = 2  # the side of maps so small that a filter reaches all of it from everywhere
 _CACHED = 2**21  # floats that a processor is trusted to keep near
-_APART = 16  # floats between slabs, which would lie on each other in a cache
 
 
 class Winograd(TorchFunctionMode):
@@ -144,6 +143,11 @@ def _parts(x: Tensor, outputs: int) -> Iterator[tuple[slice, int]]:
 
 
 def _slabs(tiles: int, channels: int) -> Tensor:
-    """Room for 36 points (36, tiles, C)."""
-    size = tiles * channels
-    return torch.empty(_SLABS, size + _APART)[:, :size].view(_SLABS, tiles, channels)
+    """Room for 36 points (36, tiles + 1, C).
+
+    The last row is zero: it keeps slabs from lying on each other in a cache, and batches of products
+    are fast only where they are written without gaps.
+    """
+    slabs = torch.empty(_SLABS, tiles + 1, channels)
+    slabs[:, tiles] = 0
+    return slabs
