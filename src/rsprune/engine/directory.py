@@ -49,17 +49,19 @@ def begin(recipe: Recipe, directory: Path) -> None:
 def resolved(recipe: Recipe) -> Recipe:
     """The recipe with what depends on this machine, or on other keys, decided."""
     threads = recipe.threads or torch.get_num_threads()  # the bits of a sum depend on them
-    loading, weights = recipe.loading, recipe.weights
+    loading = recipe.loading
     if loading.directory is not None:
         loading = loading.model_copy(update={"directory": _absolute(loading.directory)})
-    if weights is not None:
-        weights = _absolute(weights)
+    files = {
+        key: None if path is None else _absolute(path)
+        for key, path in (("weights", recipe.weights), ("teacher", recipe.teacher))
+    }
     baseline = recipe.baseline
     if recipe.weights is not None:
         baseline = baseline.model_copy(update={"epochs": 0})  # it is trained already
     return recipe.model_copy(
         update={
-            "threads": threads, "loading": loading, "weights": weights, "baseline": baseline,
+            **files, "threads": threads, "loading": loading, "baseline": baseline,
             "data": change_folder(recipe.data, _absolute),
         }
     )  # fmt: skip

@@ -11,9 +11,13 @@ import torch
 from safetensors.torch import load_file
 from torch import Tensor, nn
 
+import rsprune
+from rsprune.data import Data
+from rsprune.data.loading import change_folder
+from rsprune.engine.directory import recipe_of
 from rsprune.engine.growing import small_size
 from rsprune.engine.recipe import Recipe
-from rsprune.errors import FileFormatError, InvalidParameterError, RsPruneError
+from rsprune.errors import FileFormatError, InvalidParameterError, RsPruneError, RunError
 from rsprune.models import build
 
 _FEW = 3  # names that a message lists
@@ -40,6 +44,40 @@ def check_small_images(
         size = small_size(input_shape[1:], stage.small)
         if stage.epochs and size != list(input_shape[1:]):
             _check_scores(recipe.model, model, classes, (input_shape[0], *size), remedy)
+
+
+def load_teacher(directory: Path, recipe: Recipe, data: Data) -> nn.Module:
+    """The network of a finished run, to be imitated in the run of another recipe.
+
+    Args:
+        directory: of the run, or of a published one.
+        recipe: of the run that imitates it.
+        data: of that run, whose images both networks see.
+    """
+    own = recipe_of(directory)
+    for key in ("data", "loading.normalise", "loading.size"):
+        theirs, ours = (_value(one, key) for one in (own, recipe))
+        if theirs != ours:
+            raise InvalidParameterError(
+                "the recipe", "teacher", f"a run with {key} = {ours}",
+                f"{directory}, whose {key} is {theirs}",
+                f"Both see the same images: set {key} = {theirs}, or choose another teacher.",
+            )  # fmt: skip
+    file = directory / "model.safetensors"
+    if not file.is_file():
+        raise RunError(
+            f"The teacher '{directory}' has no model.safetensors: the run is not finished. Go on "
+            f"with it: rsprune compress --resume {directory}"
+        )
+    full = build_network(own, data.classes, data.input_shape)
+    return rsprune.load(full, file).eval()
+
+
+def _value(recipe: Recipe, key: str) -> object:
+    """A setting; of an image folder's name only that it is one, for the folders may differ."""
+    section, _, name = key.rpartition(".")
+    value = getattr(getattr(recipe, section) if section else recipe, name)
+    return change_folder(value, lambda _: "...") if key == "data" else value
 
 
 def _fitting_options(name: str, classes: int, channels: int) -> dict[str, Any]:

@@ -145,8 +145,8 @@ def _parts(x: Tensor, outputs: int) -> Iterator[tuple[slice, int]]:
 def _slabs(tiles: int, channels: int) -> Tensor:
     """Room for 36 points (36, tiles + 1, C).
 
-    The last row is zero: it keeps slabs from lying on each other in a cache, and batches of products
-    are fast only where they are written without gaps.
+    The last row is zero. It keeps slabs from lying on each other in a cache, and a gap would keep
+    torch from doing their products in one batch.
     """
     slabs = torch.empty(_SLABS, tiles + 1, channels)
     slabs[:, tiles] = 0

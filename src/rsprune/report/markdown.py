@@ -52,6 +52,9 @@ def _again(run: Run) -> str:
     if weights:
         known = f" (SHA-256 {run.start.weights_sha256})" if run.start.weights_sha256 else ""
         start = f", from {_escaped(Path(weights).name + known)}, which has to be there"
+    teacher = run.start.recipe.get("teacher")
+    if teacher:
+        start += f", with `--teacher` at the run {_escaped(Path(teacher).name)}"
     return (
         "## Check it\n\nIn this directory, `rsprune evaluate .` measures the model again, and "
         f"`rsprune compress recipe.toml --out DIR` makes it again{start}."
