@@ -12,7 +12,7 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from rsprune.data import Batch
-from rsprune.engine.recipe import Dense
+from rsprune.engine.recipe import Dense, Finetune
 from rsprune.errors import DataError, RunError
 from rsprune.files import write_tensors
 
@@ -108,7 +108,8 @@ class Teacher:
             return
         self._checked = epoch
         if not all(torch.equal(tensor, known[name]) for name, tensor in own.items()):
-            view, stage = self.view(epoch), self._file.name.partition("-")[0]
+            view = self.view(epoch)
+            stage = "finetune" if isinstance(self._settings, Finetune) else "baseline"
             raise DataError(
                 f"{stage}.views needs training data whose batches are a function of seed and "
                 f"epoch, and epoch {view} did not come out again as it was. Mend the data's "
