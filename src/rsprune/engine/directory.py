@@ -80,6 +80,17 @@ def recipe_of(directory: Path) -> Recipe:
     return read_recipe(path)
 
 
+def model_of(directory: Path) -> Path:
+    """The file of a finished run's network."""
+    file = directory / "model.safetensors"
+    if not file.exists():
+        raise RunError(
+            f"'{directory}' has no model.safetensors: the run is not finished. Go on with it: "
+            f"rsprune compress --resume {directory}"
+        )
+    return file
+
+
 @contextmanager
 def alone(directory: Path) -> Iterator[None]:
     """Keep other runs out of a directory."""

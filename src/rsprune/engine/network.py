@@ -13,11 +13,11 @@ from torch import Tensor, nn
 
 import rsprune
 from rsprune.data import Data
-from rsprune.data.loading import change_folder
-from rsprune.engine.directory import recipe_of
+from rsprune.engine.directory import model_of, recipe_of
+from rsprune.engine.evaluate import seen_images
 from rsprune.engine.growing import small_size
 from rsprune.engine.recipe import Recipe
-from rsprune.errors import FileFormatError, InvalidParameterError, RsPruneError, RunError
+from rsprune.errors import FileFormatError, InvalidParameterError, RsPruneError
 from rsprune.models import build
 
 _FEW = 3  # names that a message lists
@@ -46,38 +46,27 @@ def check_small_images(
             _check_scores(recipe.model, model, classes, (input_shape[0], *size), remedy)
 
 
-def load_teacher(directory: Path, recipe: Recipe, data: Data) -> nn.Module:
-    """The network of a finished run, to be imitated in the run of another recipe.
+def load_teacher(recipe: Recipe, data: Data) -> nn.Module | None:
+    """The network that the recipe names to be imitated, if any: that of a finished run.
 
     Args:
-        directory: of the run, or of a published one.
         recipe: of the run that imitates it.
         data: of that run, whose images both networks see.
     """
-    own = recipe_of(directory)
-    for key in ("data", "loading.normalise", "loading.size"):
-        theirs, ours = (_value(one, key) for one in (own, recipe))
-        if theirs != ours:
+    if recipe.teacher is None:
+        return None
+    directory = Path(recipe.teacher)
+    own, file = recipe_of(directory), model_of(directory)
+    theirs, ours = seen_images(own), seen_images(recipe)
+    for key, value in ours.items():
+        if theirs[key] != value:
             raise InvalidParameterError(
-                "the recipe", "teacher", f"a run with {key} = {ours}",
-                f"{directory}, whose {key} is {theirs}",
-                f"Both see the same images: set {key} = {theirs}, or choose another teacher.",
+                "the recipe", "teacher", "a run that saw images as this one does",
+                f"{directory}, where {key} is {theirs[key]}",
+                f"Here it is {value}. Make them the same, or choose another teacher.",
             )  # fmt: skip
-    file = directory / "model.safetensors"
-    if not file.is_file():
-        raise RunError(
-            f"The teacher '{directory}' has no model.safetensors: the run is not finished. Go on "
-            f"with it: rsprune compress --resume {directory}"
-        )
     full = build_network(own, data.classes, data.input_shape)
     return rsprune.load(full, file).eval()
-
-
-def _value(recipe: Recipe, key: str) -> object:
-    """A setting; of an image folder's name only that it is one, for the folders may differ."""
-    section, _, name = key.rpartition(".")
-    value = getattr(getattr(recipe, section) if section else recipe, name)
-    return change_folder(value, lambda _: "...") if key == "data" else value
 
 
 def _fitting_options(name: str, classes: int, channels: int) -> dict[str, Any]:

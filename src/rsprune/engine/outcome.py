@@ -15,6 +15,7 @@ from torch import Tensor, nn
 
 import rsprune
 from rsprune.data import Data
+from rsprune.engine.directory import model_of
 from rsprune.engine.evaluate import accuracies, ranks
 from rsprune.engine.events import Event
 from rsprune.engine.machine import Machine
@@ -38,7 +39,8 @@ def start_event(recipe: Recipe, data: Data, machine: Machine) -> Event:
         "input_shape": list(data.input_shape),
         "sizes": data.sizes,
         "recipe": recipe.model_dump(mode="json"),
-        "weights_sha256": None if recipe.weights is None else _sha256(Path(recipe.weights)),
+        "weights_sha256": _sha256(Path(recipe.weights)) if recipe.weights else None,
+        "teacher_sha256": _sha256(model_of(Path(recipe.teacher))) if recipe.teacher else None,
         "environment": {
             "python": platform.python_version(),
             "torch": torch.__version__,

@@ -81,7 +81,9 @@ class Run:
         self.state = state_directory(directory)
         self.machine.wait()
         self.trained = self.state / f"{BASELINE}.safetensors"
-        self.teacher = None if self.log.find("finish") else self._load_teacher()
+        finished = self.log.find("finish") is not None
+        teacher = None if finished else load_teacher(self.recipe, self.data)
+        self.teacher = None if teacher is None else self.machine.place(teacher)
         if not self.trained.exists():
             check_small_images(self.recipe, self.model, self.data.classes, self.data.input_shape)
             self._rehearse()
@@ -153,12 +155,6 @@ class Run:
         self.machine.place(self.model)
         rsprune.save(self.model, self.trained)
 
-    def _load_teacher(self) -> nn.Module | None:
-        """The network of another run, if the recipe names one."""
-        if self.recipe.teacher is None:
-            return None
-        return self.machine.place(load_teacher(Path(self.recipe.teacher), self.recipe, self.data))
-
     def _rehearse(self) -> None:
         """Load the weights and cut once, so that mistakes show before any training."""
         if self.recipe.weights is not None:
@@ -218,7 +214,7 @@ class Run:
         settings = self.recipe.finetune
         size = sum(p.numel() for p in model.parameters())
         made = [one["round"] for one in self.rounds if (one["after"] or {}).get("params") == size]
-        teacher = self.teacher or self.model.eval()
+        teacher = self.model.eval() if self.teacher is None else self.teacher
         self.train(model, "finetune", settings, made[-1], teacher=teacher)
 
     def train(

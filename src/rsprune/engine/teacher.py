@@ -113,6 +113,6 @@ class Teacher:
             raise DataError(
                 f"{stage}.views needs training data whose batches are a function of seed and "
                 f"epoch, and epoch {view} did not come out again as it was. Mend the data's "
-                "epoch(), or set {stage}.views = 0; if files of the run were changed, delete "
+                f"epoch(), or set {stage}.views = 0; if files of the run were changed, delete "
                 f"'{self._path(view)}'."
             )

@@ -26,7 +26,7 @@ def transform(name: str, images: Tensor, slabs: Tensor, bias: Tensor | None = No
     Args:
         name: which of the four functions of ``transforms.cpp``.
         images: read, or written by ``slabs_to_...``.
-        slabs: written, or read.
+        slabs: written, or read; further rows are left alone.
         bias: (C), added by ``slabs_to_output``.
     """
     getattr(library(), name)(

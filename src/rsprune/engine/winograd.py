@@ -49,7 +49,7 @@ def _convolved(
     ones = 1, (1, 1), [1, 1]
     if (
         not all(_is_plain(tensor) for tensor in tensors)
-        or input.dim() != 4 or weight.shape[1:] != (input.shape[1], 3, 3)
+        or input.dim() != 4 or not len(input) or weight.shape[1:] != (input.shape[1], 3, 3)
         or (bias is not None and bias.shape != weight.shape[:1])
         or not (stride in ones and padding in ones and dilation in ones) or groups != 1
         or torch.is_autocast_enabled("cpu")

@@ -87,7 +87,8 @@ def _convolutions(channels: Sequence[int]) -> list[nn.Module]:
 def _waves() -> Tensor:
     """Cosines over three colours and 3x3 pixels, and their negatives (54, 3, 3, 3).
 
-    Over the colours they are grey, red against blue, and green against both.
+    Over the colours they are grey, red against blue, and green against both. None is exactly zero:
+    in single precision the cosine of a right angle is -4e-8.
     """
     place = torch.arange(3)
     cosines = F.normalize(torch.cos(torch.pi / 3 * place[:, None] * (place + 0.5)))  # (3, 3)

@@ -265,7 +265,7 @@ def decided(run: Run) -> str:
     if run.start.recipe.get("teacher"):
         said += (
             " The run imitated the network of another one, which may have been trained on the "
-            "validation images: then they look a little better than they are."
+            "validation images: then validation accuracy looks a little better than it is."
         )
     return said
 

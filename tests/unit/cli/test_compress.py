@@ -419,11 +419,12 @@ def test_a_finished_run_can_be_the_teacher(capsys: Captured) -> None:
     taught, own = (events(Path(name))[-1] for name in ("x", "teacher"))
     assert own["after"]["validation_accuracy"] > 0.5
     assert taught["before"]["validation_accuracy"] > 0.5, "it has seen no label"
+    digest = hashlib.sha256(Path("teacher/model.safetensors").read_bytes()).hexdigest()
+    assert events(Path("x"))[0]["teacher_sha256"] == digest
     capsys.readouterr()
     other = ["--teacher", "teacher", "--loading.normalise=none"]
     (line,) = refused([*other, *QUICK], capsys)
-    assert "must be a run with loading.normalise = none" in line
-    assert "set loading.normalise = auto" in line
+    assert "where loading.normalise is auto' instead. Here it is none. Make them the same" in line
     (line,) = refused(["--teacher", "nowhere", *QUICK], capsys, code=1)
     assert "nowhere' is no run directory" in line
     (Path("teacher") / "model.safetensors").unlink()

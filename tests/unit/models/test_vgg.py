@@ -83,10 +83,23 @@ def test_a_fresh_network_passes_on_what_it_sees() -> None:
 
 
 def test_fresh_networks_have_no_zeros() -> None:
-    """Zeros are what widths are read from: a network that was not trained sparse has none."""
+    """Zeros are what widths are read from: a network that was not trained sparse has none.
+
+    But for chance: of 15 million normal numbers a few are zero in single precision.
+    """
     torch.manual_seed(0)
     weights = [m.weight for m in VGG16().modules() if isinstance(m, nn.Conv2d | nn.Linear)]
+    assert (weights[0] != 0).all()
     assert sum((weight == 0).sum().item() for weight in weights) < 10
+
+
+def test_narrow_networks_begin_the_same_way() -> None:
+    """As after a cut whose weights are drawn anew: fewer filters than waves, or than channels."""
+    first, second, *_ = (
+        m.weight for m in VGG16(widths=[8, 4] + [4] * 13).features if isinstance(m, nn.Conv2d)
+    )
+    torch.testing.assert_close(first.flatten(1) @ first.flatten(1).T, torch.eye(8))
+    assert (second.diagonal()[1, 1] > 0.5).all()
 
 
 @pytest.mark.parametrize("widths", [[64] * 14, [64] * 14 + [0], [64.0] * 15])

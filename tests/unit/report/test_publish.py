@@ -86,7 +86,7 @@ def test_the_report_shows_the_pictures_and_can_be_written_again(tmp_path: Path) 
         assert f"]({name})" in text
     assert text.startswith("# small\\_cnn on imagefolder:photos\n")
     assert "`rsprune evaluate .`" in text
-    assert "from trained.pt (SHA-256 00ff), which has to be there, with `--teacher`" in text
+    assert "from trained.pt (SHA-256 00ff), which has to be there, imitating the run bett" in text
     assert "imitated the network of another one" in text
     write_report(target)
     assert (target / "report.md").read_text() == text
