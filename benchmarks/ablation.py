@@ -110,7 +110,7 @@ def changes(base: Recipe) -> dict[str, dict[str, Change]]:
         "distillation": {
             "on": {"finetune.distill": base.finetune.distill or 0.5},
             "0.9": {"finetune.distill": 0.9},
-            "off": {"finetune.distill": 0.0, "finetune.views": 0, "teacher": None},
+            "off": {"finetune.distill": 0.0, "finetune.views": 0},
         },
         "unit": {name: {"compress.unit": name} for name in ("block", "layer")},
         "spread": {name: {"compress.spread": name} for name in ("even", "cost")},

@@ -261,11 +261,6 @@ def check_comparable(recipe: Recipe) -> None:
             "the benchmark", "finetune.views", "0", recipe.finetune.views,
             "Those who only fine-tune would see fewer different crops than those who explore.",
         )  # fmt: skip
-    if recipe.teacher is not None:
-        raise InvalidParameterError(
-            "the benchmark", "teacher", "left out", recipe.teacher,
-            "All methods imitate the original network.",
-        )  # fmt: skip
     if cut.unit == "layer":
         raise InvalidParameterError(
             "the benchmark", "compress.unit", "auto or block", "layer",

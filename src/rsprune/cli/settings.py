@@ -10,7 +10,7 @@ from typing import Annotated
 import typer
 from rich.console import Console
 
-from rsprune.engine.directory import begin, model_of, rank, recipe_of
+from rsprune.engine.directory import begin, rank, recipe_of
 from rsprune.engine.recipe import SEARCH, Recipe, read_recipe
 from rsprune.errors import RecipeError, RsPruneError, RunError, StorageError
 
@@ -114,7 +114,13 @@ def recipe_and_file(target: Path, options: Options, others: Sequence[str]) -> tu
     if "model" in options:
         raise RecipeError(["--model: the run's recipe names its model; leave it out."])
     recipe_of(target)  # which refuses what is no run
-    return read_recipe(target / "recipe.toml", options, others), model_of(target)
+    file = target / "model.safetensors"
+    if not file.exists():
+        raise RunError(
+            f"'{target}' has no model.safetensors: the run is not finished. Go on with it: "
+            f"rsprune compress --resume {target}"
+        )
+    return read_recipe(target / "recipe.toml", options, others), file
 
 
 def _new(command: str, file: Path | None, options: Options, out: Path | None) -> Path:

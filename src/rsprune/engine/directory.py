@@ -49,19 +49,17 @@ def begin(recipe: Recipe, directory: Path) -> None:
 def resolved(recipe: Recipe) -> Recipe:
     """The recipe with what depends on this machine, or on other keys, decided."""
     threads = recipe.threads or torch.get_num_threads()  # the bits of a sum depend on them
-    loading = recipe.loading
+    loading, weights = recipe.loading, recipe.weights
     if loading.directory is not None:
         loading = loading.model_copy(update={"directory": _absolute(loading.directory)})
-    files = {
-        key: None if path is None else _absolute(path)
-        for key, path in (("weights", recipe.weights), ("teacher", recipe.teacher))
-    }
+    if weights is not None:
+        weights = _absolute(weights)
     baseline = recipe.baseline
     if recipe.weights is not None:
         baseline = baseline.model_copy(update={"epochs": 0})  # it is trained already
     return recipe.model_copy(
         update={
-            **files, "threads": threads, "loading": loading, "baseline": baseline,
+            "threads": threads, "loading": loading, "weights": weights, "baseline": baseline,
             "data": change_folder(recipe.data, _absolute),
         }
     )  # fmt: skip
@@ -78,17 +76,6 @@ def recipe_of(directory: Path) -> Recipe:
     if not path.is_file():
         raise RunError(f"'{directory}' is no run directory: it has no recipe.toml.")
     return read_recipe(path)
-
-
-def model_of(directory: Path) -> Path:
-    """The file of a finished run's network."""
-    file = directory / "model.safetensors"
-    if not file.exists():
-        raise RunError(
-            f"'{directory}' has no model.safetensors: the run is not finished. Go on with it: "
-            f"rsprune compress --resume {directory}"
-        )
-    return file
 
 
 @contextmanager

@@ -22,16 +22,11 @@ def accuracy(model: nn.Module, part: Part, machine: Machine) -> float:
 
 def same_test_images(one: Recipe, other: Recipe) -> bool:
     """Whether accuracies under two recipes can be compared; where a folder is may differ."""
-    return seen_images(one) == seen_images(other)
+    return _test_images(one) == _test_images(other)
 
 
-def seen_images(recipe: Recipe) -> dict[str, object]:
-    """The settings that decide what a network sees, by key; not where a folder is."""
-    return {
-        "data": change_folder(recipe.data, lambda _: ""),
-        "loading.normalise": recipe.loading.normalise,
-        "loading.size": recipe.loading.size,
-    }
+def _test_images(recipe: Recipe) -> tuple[object, ...]:
+    return change_folder(recipe.data, lambda _: ""), recipe.loading.normalise, recipe.loading.size
 
 
 def ranks(classes: int) -> tuple[int, ...]:

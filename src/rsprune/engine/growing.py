@@ -1,7 +1,7 @@
-"""Images that begin small: the first two thirds of a training at a fraction of the cost.
+"""Images that begin small: the first half of a training at a fraction of the cost.
 
 A convolution at half the height and width does a quarter of the work, and what a network learns
-first needs no detail. The last third of a training has the images as they are.
+first needs no detail. The second half of a training has the images as they are.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from torch import Tensor
 from torch.nn import functional as F
 
-_GROWN = 2 / 3  # the share of a training after which images have their full size
+_GROWN = 0.5  # the share of a training after which images have their full size
 
 
 def small_size(sides: Sequence[int], small: float) -> list[int]:

@@ -11,10 +11,6 @@ import torch
 from safetensors.torch import load_file
 from torch import Tensor, nn
 
-import rsprune
-from rsprune.data import Data
-from rsprune.engine.directory import model_of, recipe_of
-from rsprune.engine.evaluate import seen_images
 from rsprune.engine.growing import small_size
 from rsprune.engine.recipe import Recipe
 from rsprune.errors import FileFormatError, InvalidParameterError, RsPruneError
@@ -44,29 +40,6 @@ def check_small_images(
         size = small_size(input_shape[1:], stage.small)
         if stage.epochs and size != list(input_shape[1:]):
             _check_scores(recipe.model, model, classes, (input_shape[0], *size), remedy)
-
-
-def load_teacher(recipe: Recipe, data: Data) -> nn.Module | None:
-    """The network that the recipe names to be imitated, if any: that of a finished run.
-
-    Args:
-        recipe: of the run that imitates it.
-        data: of that run, whose images both networks see.
-    """
-    if recipe.teacher is None:
-        return None
-    directory = Path(recipe.teacher)
-    own, file = recipe_of(directory), model_of(directory)
-    theirs, ours = seen_images(own), seen_images(recipe)
-    for key, value in ours.items():
-        if theirs[key] != value:
-            raise InvalidParameterError(
-                "the recipe", "teacher", "a run that saw images as this one does",
-                f"{directory}, where {key} is {theirs[key]}",
-                f"Here it is {value}. Make them the same, or choose another teacher.",
-            )  # fmt: skip
-    full = build_network(own, data.classes, data.input_shape)
-    return rsprune.load(full, file).eval()
 
 
 def _fitting_options(name: str, classes: int, channels: int) -> dict[str, Any]:

@@ -15,7 +15,6 @@ from torch import Tensor, nn
 
 import rsprune
 from rsprune.data import Data
-from rsprune.engine.directory import model_of
 from rsprune.engine.evaluate import accuracies, ranks
 from rsprune.engine.events import Event
 from rsprune.engine.machine import Machine
@@ -39,8 +38,7 @@ def start_event(recipe: Recipe, data: Data, machine: Machine) -> Event:
         "input_shape": list(data.input_shape),
         "sizes": data.sizes,
         "recipe": recipe.model_dump(mode="json"),
-        "weights_sha256": _sha256(Path(recipe.weights)) if recipe.weights else None,
-        "teacher_sha256": _sha256(model_of(Path(recipe.teacher))) if recipe.teacher else None,
+        "weights_sha256": None if recipe.weights is None else _sha256(Path(recipe.weights)),
         "environment": {
             "python": platform.python_version(),
             "torch": torch.__version__,

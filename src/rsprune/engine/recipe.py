@@ -67,9 +67,6 @@ class Recipe(Section):
     model: str = Field("small_cnn", description="vgg16, resnet50, ..., timm:NAME, package:factory")
     model_options: dict[str, Any] = Field({}, description="keyword arguments of the model")
     weights: str | None = Field(None, description="trained weights, instead of a baseline stage")
-    teacher: str | None = Field(
-        None, description="a finished run to imitate, instead of the original network"
-    )
     data: str = Field("digits", description="digits, cifar10, imagefolder:DIR, package:factory")
     seed: int = Field(0, ge=0, lt=2**31, description="of everything that is random")
     threads: int | None = Field(None, ge=1, description="CPU threads; all if left out")
@@ -166,19 +163,10 @@ class Recipe(Section):
 
     def _against_no_teacher(self) -> Iterator[str]:
         """What has no meaning where nobody's scores are imitated."""
-        for name, stage in (("baseline", self.baseline), ("finetune", self.finetune)):
-            if stage.views and not stage.distill:
-                yield (
-                    f"{name}.views = {stage.views} is how long a teacher's scores are kept, and "
-                    f"with {name}.distill = 0 there is no teacher. Set views = 0, or distill > 0."
-                )
-        if self.teacher is not None and not self.baseline.distill and not self.finetune.distill:
-            yield "teacher is imitated by no stage. Set finetune.distill > 0, or leave it out."
-        if self.baseline.distill and self.teacher is None:
+        if self.finetune.views and not self.finetune.distill:
             yield (
-                f"baseline.distill = {self.baseline.distill:g} needs a teacher, and a baseline has "
-                "no original to imitate. Set teacher to the directory of a finished run, or "
-                "distill = 0."
+                f"finetune.views = {self.finetune.views} is how long a teacher's scores are kept, "
+                "and with finetune.distill = 0 there is no teacher. Set views = 0, or distill > 0."
             )
 
     def _against_two_ways(self) -> Iterator[str]:

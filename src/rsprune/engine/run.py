@@ -24,7 +24,7 @@ from rsprune.engine.directory import alone, recipe_of, state_directory
 from rsprune.engine.evaluate import accuracy
 from rsprune.engine.events import Event, EventLog
 from rsprune.engine.machine import Machine
-from rsprune.engine.network import build_network, check_small_images, load_teacher, load_weights
+from rsprune.engine.network import build_network, check_small_images, load_weights
 from rsprune.engine.outcome import finish_event, history_json, start_event
 from rsprune.engine.recipe import RATIO_ONLY, Training
 from rsprune.engine.train import Job, Watch, train
@@ -81,9 +81,6 @@ class Run:
         self.state = state_directory(directory)
         self.machine.wait()
         self.trained = self.state / f"{BASELINE}.safetensors"
-        finished = self.log.find("finish") is not None
-        teacher = None if finished else load_teacher(self.recipe, self.data)
-        self.teacher = None if teacher is None else self.machine.place(teacher)
         if not self.trained.exists():
             check_small_images(self.recipe, self.model, self.data.classes, self.data.input_shape)
             self._rehearse()
@@ -149,7 +146,7 @@ class Run:
             return
         if self.recipe.baseline.epochs:
             try:
-                self.train(self.model, BASELINE, self.recipe.baseline, teacher=self.teacher)
+                self.train(self.model, BASELINE, self.recipe.baseline)
             except DivergenceError as error:
                 raise RunError(f"There is no baseline to compress: {error}.") from error
         self.machine.place(self.model)
@@ -214,7 +211,7 @@ class Run:
         settings = self.recipe.finetune
         size = sum(p.numel() for p in model.parameters())
         made = [one["round"] for one in self.rounds if (one["after"] or {}).get("params") == size]
-        teacher = self.model.eval() if self.teacher is None else self.teacher
+        teacher = self.model.eval() if settings.distill else None
         self.train(model, "finetune", settings, made[-1], teacher=teacher)
 
     def train(

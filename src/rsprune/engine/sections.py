@@ -63,14 +63,7 @@ class Dense(Training):
 
     ema: float = Field(0.0, ge=0, lt=1, description="decay of averaged weights; 0: none")
     small: Share = Field(
-        1.0, description="side of images at first, as a share; the last third has full size"
-    )
-    distill: float = Field(
-        0.0, ge=0, le=1, description="weight of the teacher's scores; 0: labels alone"
-    )
-    temperature: float = Field(4.0, gt=0, description="at which scores are compared")
-    views: int = Field(
-        0, ge=0, description="epochs after which batches and the teacher's scores repeat; 0: never"
+        1.0, description="side of images at first, as a share; the second half has full size"
     )
 
 
@@ -146,5 +139,9 @@ class Finetune(Dense):
 
     lr: float = Field(0.02, gt=0, description="the highest learning rate")
     distill: float = Field(
-        0.5, ge=0, le=1, description="weight of the teacher's scores; 0: labels alone"
+        0.5, ge=0, le=1, description="weight of the original network's scores; 0: labels alone"
+    )
+    temperature: float = Field(4.0, gt=0, description="at which scores are compared")
+    views: int = Field(
+        0, ge=0, description="epochs after which batches and the teacher's scores repeat; 0: never"
     )

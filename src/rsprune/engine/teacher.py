@@ -1,4 +1,4 @@
-"""The teacher of a training: a network whose scores it imitates, such as the one before the cut."""
+"""The teacher of a fine-tuning: the network before compression, whose scores are imitated."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from rsprune.data import Batch
-from rsprune.engine.recipe import Dense, Finetune
+from rsprune.engine.recipe import Finetune
 from rsprune.errors import DataError, RunError
 from rsprune.files import write_tensors
 
@@ -27,11 +27,11 @@ class Teacher:
 
     Args:
         network: in evaluation mode.
-        settings: of the stage.
+        settings: of the fine-tuning.
         file: what the names of the files begin with, one for every view.
     """
 
-    def __init__(self, network: Callable[[Tensor], Tensor], settings: Dense, file: Path) -> None:
+    def __init__(self, network: Callable[[Tensor], Tensor], settings: Finetune, file: Path) -> None:
         self._network, self._settings, self._file = network, settings, file
         self._kept: dict[int, dict[str, Tensor]] = {}  # by view: scores by batch, and marks
         self._unsaved, self._checked = False, -1  # the last epoch with a look at the marks
@@ -109,10 +109,9 @@ class Teacher:
         self._checked = epoch
         if not all(torch.equal(tensor, known[name]) for name, tensor in own.items()):
             view = self.view(epoch)
-            stage = "finetune" if isinstance(self._settings, Finetune) else "baseline"
             raise DataError(
-                f"{stage}.views needs training data whose batches are a function of seed and "
+                "finetune.views needs training data whose batches are a function of seed and "
                 f"epoch, and epoch {view} did not come out again as it was. Mend the data's "
-                f"epoch(), or set {stage}.views = 0; if files of the run were changed, delete "
+                "epoch(), or set finetune.views = 0; if files of the run were changed, delete "
                 f"'{self._path(view)}'."
             )

@@ -20,7 +20,7 @@ from rsprune.engine.events import Event
 from rsprune.engine.growing import grown
 from rsprune.engine.machine import Machine
 from rsprune.engine.optimizers import Units, sgd, sparse
-from rsprune.engine.recipe import Dense, Explore, Training
+from rsprune.engine.recipe import Dense, Explore, Finetune, Training
 from rsprune.engine.schedules import learning_rate
 from rsprune.engine.teacher import Teacher
 from rsprune.errors import DivergenceError
@@ -55,7 +55,7 @@ class Job:
         seed: of the run.
         lam: the penalty of an exploring stage.
         units: the slots of the units that HSPG may set to zero.
-        teacher: the network whose scores a baseline or fine-tuning stage imitates.
+        teacher: the network whose scores a fine-tuning stage imitates.
         checkpoint: the file that keeps the state.
         minutes: between two checkpoints within an epoch.
     """
@@ -121,7 +121,7 @@ class _Stage:
 
     def _make_teacher(self) -> Teacher | None:
         settings, network = self.job.settings, self.job.teacher
-        if not isinstance(settings, Dense) or not settings.distill or network is None:
+        if not isinstance(settings, Finetune) or not settings.distill or network is None:
             return None
         process, processes = self.machine.shard
         scores = self.job.checkpoint.with_suffix(f".scores-{process}-of-{processes}")

@@ -47,22 +47,15 @@ def _status(run: Run) -> str:
 
 def _again(run: Run) -> str:
     """How to see that it is true."""
-    start, recipe = "", run.start.recipe
-    if recipe.get("weights"):
-        known = _known(recipe["weights"], run.start.weights_sha256)
-        start = f", from {known}, which has to be there"
-    if recipe.get("teacher"):
-        known = _known(recipe["teacher"], run.start.teacher_sha256)
-        start += f", imitating the run {known}, whose directory `--teacher` gives"
+    weights = run.start.recipe.get("weights")
+    start = ""
+    if weights:
+        known = f" (SHA-256 {run.start.weights_sha256})" if run.start.weights_sha256 else ""
+        start = f", from {_escaped(Path(weights).name + known)}, which has to be there"
     return (
         "## Check it\n\nIn this directory, `rsprune evaluate .` measures the model again, and "
         f"`rsprune compress recipe.toml --out DIR` makes it again{start}."
     )
-
-
-def _known(path: str, digest: str | None) -> str:
-    """A file or a run's network by its name, and by its sum where that was recorded."""
-    return _escaped(Path(path).name + (f" (SHA-256 {digest})" if digest else ""))
 
 
 def _origin(run: Run) -> str:

@@ -110,7 +110,6 @@ def _start(event: dict[str, Any]) -> Start:
         recipe=event.get("recipe") or {},
         environment=event.get("environment") or {},
         weights_sha256=event.get("weights_sha256"),
-        teacher_sha256=event.get("teacher_sha256"),
     )
 
 

@@ -121,7 +121,6 @@ class Start:
     recipe: Mapping[str, Any]
     environment: Mapping[str, Any]
     weights_sha256: str | None
-    teacher_sha256: str | None
 
 
 @dataclass(frozen=True)

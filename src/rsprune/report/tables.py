@@ -262,11 +262,6 @@ def decided(run: Run) -> str:
             " The run began with trained weights: if they were trained on these same images, "
             "validation accuracy looks better than it is, and shows regressions only."
         )
-    if run.start.recipe.get("teacher"):
-        said += (
-            " The run imitated the network of another one, which may have been trained on the "
-            "validation images: then validation accuracy looks a little better than it is."
-        )
     return said
 
 

@@ -410,28 +410,6 @@ def test_trained_weights_take_the_place_of_a_baseline(capsys: Captured) -> None:
     assert events(Path("x"))[0]["weights_sha256"] == digest
 
 
-def test_a_finished_run_can_be_the_teacher(capsys: Captured) -> None:
-    """Of a baseline too, which learns from its scores alone; a relative path stays right."""
-    whole = [one.replace("epochs=1", "epochs=8") for one in QUICK]
-    assert run(["compress", "--out", "teacher", *whole]) == 0
-    alone = ["--baseline.distill=1", "--baseline.epochs=8", "--finetune.distill=1"]
-    assert run(["compress", "--out", "x", "--teacher", "teacher", *QUICK, *alone]) == 0
-    taught, own = (events(Path(name))[-1] for name in ("x", "teacher"))
-    assert own["after"]["validation_accuracy"] > 0.5
-    assert taught["before"]["validation_accuracy"] > 0.5, "it has seen no label"
-    digest = hashlib.sha256(Path("teacher/model.safetensors").read_bytes()).hexdigest()
-    assert events(Path("x"))[0]["teacher_sha256"] == digest
-    capsys.readouterr()
-    other = ["--teacher", "teacher", "--loading.normalise=none"]
-    (line,) = refused([*other, *QUICK], capsys)
-    assert "where loading.normalise is auto' instead. Here it is none. Make them the same" in line
-    (line,) = refused(["--teacher", "nowhere", *QUICK], capsys, code=1)
-    assert "nowhere' is no run directory" in line
-    (Path("teacher") / "model.safetensors").unlink()
-    (line,) = refused(["--teacher", "teacher", *QUICK], capsys, code=1)
-    assert "has no model.safetensors: the run is not finished" in line
-
-
 def test_a_missing_exporter_costs_the_file_only() -> None:
     done = without("onnx", "compress", "--out", "x", *QUICK, "--onnx=true")
     assert done.returncode == 0, done.stderr

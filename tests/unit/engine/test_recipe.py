@@ -88,14 +88,6 @@ def test_keys_that_exclude_each_other() -> None:
             read_recipe(None, {"explore.optimizer": "prox-svrg", key: value})
     with pytest.raises(RecipeError, match=r"finetune\.views .*there is no teacher"):
         read_recipe(None, {"finetune.views": "4", "finetune.distill": "0"})
-    with pytest.raises(RecipeError, match=r"baseline\.views .*there is no teacher"):
-        read_recipe(None, {"baseline.views": "4", "teacher": "runs/other"})
-    with pytest.raises(
-        RecipeError, match=r"baseline\.distill = 0\.5 needs a teacher.*finished run"
-    ):
-        read_recipe(None, {"baseline.distill": "0.5"})
-    with pytest.raises(RecipeError, match="teacher is imitated by no stage"):
-        read_recipe(None, {"teacher": "runs/other", "finetune.distill": "0"})
     aim = {"compress.target_macs": "0.5"}
     assert read_recipe(None, {"compress.spread": "cost", **aim}).compress.spread == "cost"
     for more in ({}, {**aim, "compress.target_params": "0.6"}, {**aim, "recursion.rounds": "2"}):

@@ -79,7 +79,6 @@ SETTINGS: dict[str, Training] = {
     "averaged": Dense(**SHORT, ema=0.9, schedule="one-cycle", label_smoothing=0.1, clip=1.0),
     "growing": Dense(**SHORT, small=0.5),
     "distilled": Finetune(**SHORT, distill=0.5),
-    "distilled-baseline": Dense(**SHORT, distill=0.5, views=1),
     "distilled-growing": Finetune(**SHORT, distill=0.5, small=0.5),
     "distilled-views": Finetune(epochs=5, batch_size=128, distill=0.5, views=2),
     **{
