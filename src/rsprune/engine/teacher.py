@@ -50,7 +50,7 @@ class Teacher:
             at: the epoch and the number of the batch in it.
         """
         heat = self._settings.temperature
-        target = self._scores(batch, at)
+        target = self._scores(batch, at).float()
         divergence = F.kl_div(
             F.log_softmax(scores / heat, 1), F.log_softmax(target / heat, 1),
             reduction="batchmean", log_target=True,

@@ -217,7 +217,8 @@ class _Stage:
         self.stepper.zero_grad()
         with self.machine.fast():
             scores = self.forward(self._grown(images))
-            loss = self._loss(scores, (images, labels))
+            # Losses of half precision have gradients whose errors add up.
+            loss = self._loss(scores.float(), (images, labels))
         self.machine.backward(loss)
         if self.job.settings.clip:
             self.machine.clip(self.model, self.job.settings.clip)

@@ -169,6 +169,20 @@ def test_a_teacher_sees_images_at_full_size(data: Data, machine: Machine, tmp_pa
     assert {*sides["teacher"]} == {8}
 
 
+def test_a_student_in_bfloat16_keeps_the_sum_of_its_scores(data: Data, tmp_path: Path) -> None:
+    """Which no loss depends on. Losses in bfloat16 pushed it ever further, and precision was lost."""
+    student, machine = network(), Machine(Recipe(threads=1, precision="bf16"))
+    student.fc2.weight.requires_grad_(False)
+    with torch.no_grad():
+        student.fc2.bias += 77
+    before = student.fc2.bias.detach().clone()
+    settings = Finetune(**SHORT, distill=1.0, weight_decay=0.0)
+    train(student, data, job(tmp_path, settings, teacher=network(16).eval()), machine, Watch())
+    moved = student.fc2.bias.detach() - before
+    assert moved.abs().sum() > 0.01
+    assert moved.sum().abs() < 0.01 * moved.abs().sum()
+
+
 def test_a_stop_costs_no_scores_of_finished_epochs(
     data: Data, machine: Machine, tmp_path: Path
 ) -> None:
