@@ -170,7 +170,7 @@ def test_a_teacher_sees_images_at_full_size(data: Data, machine: Machine, tmp_pa
 
 
 def test_a_student_in_bfloat16_keeps_the_sum_of_its_scores(data: Data, tmp_path: Path) -> None:
-    """Which no loss depends on. Losses in bfloat16 pushed it ever further, and precision was lost."""
+    """Which no loss depends on. Losses in bfloat16 pushed it further and further."""
     student, machine = network(), Machine(Recipe(threads=1, precision="bf16"))
     student.fc2.weight.requires_grad_(False)
     with torch.no_grad():
