@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 from rsprune.cli.app import run
+from rsprune.engine.recipe import Recipe, read_recipe
 from tests.cifar10 import write_cifar10
 from tests.commands import events
 
@@ -38,6 +39,19 @@ def test_a_published_network_is_what_its_run_recorded(
     for side in ("before", "after"):
         assert found[side] == history[side]
         assert found[side].items() <= finish(directory)[side].items()
+
+
+@published
+def test_the_shipped_recipe_is_that_of_the_run(directory: Path) -> None:
+    """But for the file of weights, and for the baseline that a run from weights has none of."""
+
+    def settings(path: Path) -> Recipe:
+        recipe = read_recipe(path)
+        kept = {"baseline": recipe.baseline} if recipe.weights is None else {}
+        return recipe.model_copy(update={"weights": None, "baseline": None, **kept})
+
+    shipped = ROOT / "recipes" / f"{directory.name}.toml"
+    assert settings(directory / "recipe.toml") == settings(shipped)
 
 
 @published
