@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from contextlib import AbstractContextManager
+from collections.abc import Iterator
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from functools import cached_property
 from typing import Any
 
@@ -14,6 +15,7 @@ from torch import Tensor, nn
 
 from rsprune.engine.memory import keep_freed_memory
 from rsprune.engine.recipe import Recipe
+from rsprune.engine.small_maps import SmallMaps
 from rsprune.engine.winograd import Winograd
 from rsprune.errors import InvalidParameterError
 
@@ -73,12 +75,18 @@ class Machine:
         """The optimizer with the loss scaling that half precision needs."""
         return self._accelerator.prepare(optimizer)
 
-    def fast(self) -> AbstractContextManager[Any]:
+    @contextmanager
+    def fast(self) -> Iterator[None]:
         """Mixed precision, or Winograd's convolutions, where the recipe has them."""
-        context: AbstractContextManager[Any] = (
-            self._winograd if self._by_winograd else self._accelerator.autocast()
-        )
-        return context
+        convolutions = self._winograd if self._by_winograd else self._small_maps
+        with self._accelerator.autocast(), convolutions:
+            yield
+
+    @cached_property
+    def _small_maps(self) -> AbstractContextManager[Any]:
+        """Where bfloat16 gains by it."""
+        fits = self._accelerator.mixed_precision == "bf16" and self.device.type == "cpu"
+        return SmallMaps() if fits else nullcontext()
 
     @cached_property
     def _winograd(self) -> Winograd:

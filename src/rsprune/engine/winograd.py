@@ -12,16 +12,16 @@ from functools import cache
 from typing import Any
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 from torch.autograd.function import once_differentiable
 from torch.nn import functional as F
 from torch.overrides import TorchFunctionMode
 
+from rsprune.engine.small_maps import DENSE, dense, is_3x3
 from rsprune.engine.transforms import library, transform
 
 _TILE, _SLABS, _LANE = 4, 36, 8  # outputs on a side; points of a tile; floats in a vector
 _WORTH = 40  # channels, in and out, from which the transforms pay
-_DENSE = 2  # the side of maps so small that a filter reaches all of it from everywhere
 _CACHED = 2**21  # floats that a processor is trusted to keep near
 
 
@@ -41,44 +41,18 @@ class Winograd(TorchFunctionMode):
 
 
 def _convolved(
-    input: Tensor, weight: Tensor, bias: Tensor | None = None, stride: Any = 1, padding: Any = 0,
-    dilation: Any = 1, groups: int = 1,
-) -> Tensor | None:  # fmt: skip
+    input: Tensor, weight: Tensor, bias: Tensor | None = None, *more: Any, **others: Any
+) -> Tensor | None:
     """What ``conv2d`` gives for these arguments, if there is a faster way to it."""
-    tensors = input, weight, *(() if bias is None else (bias,))
-    ones = 1, (1, 1), [1, 1]
-    if (
-        not all(_is_plain(tensor) for tensor in tensors)
-        or input.dim() != 4 or not len(input) or weight.shape[1:] != (input.shape[1], 3, 3)
-        or (bias is not None and bias.shape != weight.shape[:1])
-        or not (stride in ones and padding in ones and dilation in ones) or groups != 1
-        or torch.is_autocast_enabled("cpu")
-    ):  # fmt: skip
+    if torch.is_autocast_enabled("cpu") or not is_3x3(
+        (torch.float32,), input, weight, bias, *more, **others
+    ):
         return None
-    if max(input.shape[2:]) <= _DENSE:
-        return _dense(input, weight, bias)
+    if max(input.shape[2:]) <= DENSE:
+        return dense(input, weight, bias)
     if any(width < _WORTH or width % _LANE for width in weight.shape[:2]):
         return None
     return _Convolution.apply(input, weight, bias)  # type: ignore[no-any-return, no-untyped-call]
-
-
-def _is_plain(tensor: Tensor) -> bool:
-    return (
-        type(tensor) in (Tensor, nn.Parameter)
-        and tensor.dtype == torch.float32
-        and tensor.device.type == "cpu"
-    )
-
-
-def _dense(images: Tensor, filters: Tensor, bias: Tensor | None) -> Tensor:
-    """As one matrix product, for maps of 2x2 or less."""
-    (n, c, h, w), k = images.shape, len(filters)
-    taps = filters.permute(0, 2, 3, 1)  # (K, 3, 3, C)
-    reached = [taps[:, 1 - i : 1 - i + h, 1 - j : 1 - j + w] for i in range(h) for j in range(w)]
-    matrix = torch.stack(reached).view(h * w * k, h * w * c)
-    flat = images.permute(0, 2, 3, 1).reshape(n, h * w * c) @ matrix.T
-    scores = flat.view(n, h, w, k).permute(0, 3, 1, 2)
-    return scores if bias is None else scores + bias[:, None, None]
 
 
 class _Convolution(torch.autograd.Function):
