@@ -79,12 +79,9 @@ def dense(images: Tensor, filters: Tensor, bias: Tensor | None) -> Tensor:
     taps = filters.permute(0, 2, 3, 1)  # (K, 3, 3, C)
     reached = [taps[:, 1 - i : 1 - i + h, 1 - j : 1 - j + w] for i in range(h) for j in range(w)]
     matrix = torch.stack(reached).view(h * w * k, h * w * c)
-    flat = images.permute(0, 2, 3, 1).reshape(n, h * w * c) @ matrix.T
-    return _biased(flat.view(n, h, w, k).permute(0, 3, 1, 2), bias)
-
-
-def _biased(maps: Tensor, bias: Tensor | None) -> Tensor:
-    return maps if bias is None else maps + bias[:, None, None]
+    flat = images.permute(0, 2, 3, 1).reshape(n, h * w * c)
+    scores = F.linear(flat, matrix, None if bias is None else bias.repeat(h * w))
+    return scores.view(n, h, w, k).permute(0, 3, 1, 2)
 
 
 class _Convolution(torch.autograd.Function):
@@ -94,7 +91,7 @@ class _Convolution(torch.autograd.Function):
     def forward(ctx: Any, images: Tensor, filters: Tensor, bias: Tensor | None) -> Tensor:
         seen = _seen(images)
         ctx.save_for_backward(seen, filters)
-        return _biased(_as_maps(seen @ _as_matrix(filters).T, images), bias)
+        return _as_maps(F.linear(seen, _as_matrix(filters), bias), images)
 
     @staticmethod
     @once_differentiable
@@ -105,7 +102,7 @@ class _Convolution(torch.autograd.Function):
         dx = dfilters = None
         if for_images:
             turned = filters.flip(2, 3).transpose(0, 1)  # (C, K, 3, 3)
-            dx = _as_maps(_seen(gradient) @ _as_matrix(turned).T, gradient)
+            dx = _as_maps(F.linear(_seen(gradient), _as_matrix(turned)), gradient)
         if for_filters:
             flat = gradient.permute(0, 2, 3, 1).reshape(-1, k)  # (N H W, K)
             dfilters = (flat.T @ seen).view(k, 3, 3, c).permute(0, 3, 1, 2)
