@@ -45,9 +45,10 @@ def _convolved(
         return None
     images, filters = input.bfloat16(), weight.bfloat16()
     bias = None if bias is None else bias.bfloat16()
-    if max(input.shape[2:]) <= DENSE:
+    sides = input.shape[2:]
+    if max(sides) <= DENSE:
         return dense(images, filters, bias)
-    return _Convolution.apply(images, filters, bias)  # type: ignore[no-any-return, no-untyped-call]
+    return _as_maps(_Convolution.apply(images, filters, bias), sides)  # type: ignore[no-untyped-call]
 
 
 def is_3x3(
@@ -81,17 +82,18 @@ def dense(images: Tensor, filters: Tensor, bias: Tensor | None) -> Tensor:
     matrix = torch.stack(reached).view(h * w * k, h * w * c)
     flat = images.permute(0, 2, 3, 1).reshape(n, h * w * c)
     scores = F.linear(flat, matrix, None if bias is None else bias.repeat(h * w))
-    return scores.view(n, h, w, k).permute(0, 3, 1, 2)
+    return _as_maps(scores.view(-1, k), (h, w))
 
 
 class _Convolution(torch.autograd.Function):
-    """As products of filters with what they see at every pixel."""
+    """As products of filters with what they see at every pixel; gives (N H W, K)."""
 
     @staticmethod
     def forward(ctx: Any, images: Tensor, filters: Tensor, bias: Tensor | None) -> Tensor:
-        seen = _seen(images)
+        ctx.sides = images.shape[2:]
+        seen = _seen(images.permute(0, 2, 3, 1))
         ctx.save_for_backward(seen, filters)
-        return _as_maps(F.linear(seen, _as_matrix(filters), bias), images)
+        return F.linear(seen, _as_matrix(filters), bias)
 
     @staticmethod
     @once_differentiable
@@ -99,20 +101,20 @@ class _Convolution(torch.autograd.Function):
         seen, filters = ctx.saved_tensors
         k, c = filters.shape[:2]
         for_images, for_filters, for_bias = ctx.needs_input_grad
-        dx = dfilters = None
+        dimages = dfilters = None
         if for_images:
             turned = filters.flip(2, 3).transpose(0, 1)  # (C, K, 3, 3)
-            dx = _as_maps(F.linear(_seen(gradient), _as_matrix(turned)), gradient)
+            maps = gradient.view(-1, *ctx.sides, k)
+            dimages = _as_maps(F.linear(_seen(maps), _as_matrix(turned)), ctx.sides)
         if for_filters:
-            flat = gradient.permute(0, 2, 3, 1).reshape(-1, k)  # (N H W, K)
-            dfilters = (flat.T @ seen).view(k, 3, 3, c).permute(0, 3, 1, 2)
-        return dx, dfilters, gradient.sum((0, 2, 3)) if for_bias else None
+            dfilters = (gradient.T @ seen).view(k, 3, 3, c).permute(0, 3, 1, 2)
+        return dimages, dfilters, gradient.sum(0) if for_bias else None
 
 
 def _seen(maps: Tensor) -> Tensor:
-    """What a filter sees at every pixel of maps (N, C, H, W): (N H W, 9 C)."""
-    h, w = maps.shape[2:]
-    padded = F.pad(maps.permute(0, 2, 3, 1), (0, 0, 1, 1, 1, 1))
+    """What a filter sees at every pixel of maps (N, H, W, C): (N H W, 9 C)."""
+    h, w = maps.shape[1:3]
+    padded = F.pad(maps, (0, 0, 1, 1, 1, 1))
     taps = [padded[:, i : i + h, j : j + w] for i in range(3) for j in range(3)]
     return torch.stack(taps, 3).flatten(0, 2).flatten(1)
 
@@ -122,7 +124,6 @@ def _as_matrix(filters: Tensor) -> Tensor:
     return filters.permute(0, 2, 3, 1).flatten(1)
 
 
-def _as_maps(flat: Tensor, like: Tensor) -> Tensor:
+def _as_maps(flat: Tensor, sides: Sequence[int]) -> Tensor:
     """(N H W, K) to maps (N, K, H, W)."""
-    n, _, h, w = like.shape
-    return flat.view(n, h, w, -1).permute(0, 3, 1, 2)
+    return flat.view(-1, *sides, flat.shape[-1]).permute(0, 3, 1, 2)

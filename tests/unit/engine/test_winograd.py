@@ -222,8 +222,11 @@ def test_training_takes_it_and_accuracies_do_not(
 
 def test_a_gpu_is_refused(machine: Machine, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(Machine, "device", torch.device("cuda"))
-    with pytest.raises(InvalidParameterError, match=r"winograd.* false on a GPU.*device"):
-        machine.fast()
+    with (
+        pytest.raises(InvalidParameterError, match=r"winograd.* false on a GPU.*device"),
+        machine.fast(),
+    ):
+        pass
 
 
 @pytest.mark.parametrize("other", [{"precision": "bf16"}, {"compile": "true"}])
@@ -252,8 +255,11 @@ def compiler(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[Callab
 @pytest.mark.usefixtures("compiler")
 def test_a_missing_compiler_is_named_in_training_alone(machine: Machine) -> None:
     assert 0 <= accuracy(SmallCNN(width=8), load("digits").test, machine) < 1
-    with pytest.raises(RunError, match=r"winograd = true needs Linux and g\+\+ .*or leave"):
-        machine.fast()
+    with (
+        pytest.raises(RunError, match=r"winograd = true needs Linux and g\+\+ .*or leave"),
+        machine.fast(),
+    ):
+        pass
 
 
 @pytest.mark.parametrize(

@@ -1,0 +1,144 @@
+"""Convolutions of small maps are those of conv2d, and others are left to it."""
+
+from __future__ import annotations
+
+from contextlib import nullcontext
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from rsprune.engine.machine import Machine
+from rsprune.engine.recipe import Recipe
+from rsprune.engine.small_maps import SmallMaps
+from tests.compiler import compiled
+
+USUAL = "ConvolutionBackward0"
+
+
+def drawn(*shape: int, seed: int = 0) -> Tensor:
+    return torch.randn(*shape, generator=torch.Generator().manual_seed(seed))
+
+
+def layer(*sizes: int, **more: Any) -> nn.Conv2d:
+    torch.manual_seed(0)
+    return nn.Conv2d(*(sizes or (24, 16, 3)), **{"padding": 1, **more})
+
+
+def half(enabled: bool = True) -> torch.autocast:
+    return torch.autocast("cpu", torch.bfloat16, enabled=enabled)
+
+
+def results(leaves: list[Tensor | None], slopes: Tensor, way: Any, exact: bool) -> list[Tensor]:
+    """Outputs, and the gradients of a random linear function of them."""
+    dtype = torch.float64 if exact else torch.float32
+    own = [leaf if leaf is None else leaf.to(dtype).requires_grad_() for leaf in leaves]
+    with way, half(not exact):
+        outputs = F.conv2d(own[0], own[1], own[2], padding=1)  # type: ignore[arg-type]
+    took = type(outputs.grad_fn).__name__
+    assert (took == USUAL) == isinstance(way, nullcontext), took
+    wanted = [leaf for leaf in own if leaf is not None]
+    return [outputs, *torch.autograd.grad(outputs, wanted, slopes.to(outputs.dtype))]
+
+
+@pytest.mark.parametrize("biased", [True, False])
+@pytest.mark.parametrize("shape", [(4, 4), (3, 4), (1, 3), (2, 2), (1, 2), (2, 1), (1, 1)])
+def test_values_and_gradients_are_as_near_to_the_exact_ones(
+    shape: tuple[int, int], biased: bool
+) -> None:
+    """As conv2d's own in bfloat16, but for a rounding of each of up to four sums."""
+    leaves = [drawn(32, 24, *shape), drawn(16, 24, 3, 3, seed=1), drawn(16, seed=2)]
+    own: list[Tensor | None] = [*leaves[:2], leaves[2] if biased else None]
+    slopes = drawn(32, 16, *shape, seed=3)
+    ways = [(nullcontext(), True), (nullcontext(), False), (SmallMaps(), False)]
+    found = [results(own, slopes, way, exact) for way, exact in ways]
+    for exact, usual, fast in zip(*found, strict=True):
+        assert fast.shape == usual.shape
+        assert fast.dtype == usual.dtype
+        bound = 1.5 * (usual - exact).norm() + 1e-3 * exact.norm()
+        assert (fast - exact).norm() < bound
+
+
+@pytest.mark.parametrize(
+    ("other", "images"),
+    [
+        (layer(), drawn(2, 24, 5, 4)),
+        (layer(stride=2), drawn(2, 24, 4, 4)),
+        (layer(padding=0), drawn(2, 24, 4, 4)),
+        (layer(padding="same"), drawn(2, 24, 4, 4)),
+        (layer(24, 16, 1, padding=0), drawn(2, 24, 4, 4)),
+        (layer(48, 16, 3, groups=2), drawn(2, 48, 4, 4)),
+        (layer(), drawn(0, 24, 4, 4)),
+    ],
+)
+def test_other_convolutions_are_computed_as_ever(other: nn.Conv2d, images: Tensor) -> None:
+    with half():
+        expected = other(images)
+    with SmallMaps(), half():
+        scores = other(images)
+    assert type(scores.grad_fn).__name__ == USUAL
+    assert torch.equal(scores, expected)
+
+
+@pytest.mark.parametrize("precision", [torch.float32, torch.float16])
+def test_other_precisions_are_computed_as_ever(precision: torch.dtype) -> None:
+    with SmallMaps(), torch.autocast("cpu", precision, enabled=precision != torch.float32):
+        assert type(layer()(drawn(2, 24, 4, 4)).grad_fn).__name__ == USUAL
+
+
+@pytest.mark.parametrize("side", [4, 2])
+def test_what_conv2d_refuses_is_refused(side: int) -> None:
+    with SmallMaps(), half(), pytest.raises(RuntimeError):
+        F.conv2d(drawn(2, 20, side, side), layer().weight, padding=1)
+
+
+@pytest.mark.parametrize("frozen", ["images", "weight", "bias"])
+def test_gradients_that_nobody_needs_are_not_computed(frozen: str) -> None:
+    own, images = layer(), drawn(2, 24, 4, 4).requires_grad_(frozen != "images")
+    leaves = {"images": images, "weight": own.weight, "bias": own.bias}
+    if frozen != "images":
+        leaves[frozen].requires_grad_(False)  # type: ignore[union-attr]
+    with SmallMaps(), half():
+        own(images).sum().backward()
+    assert {name for name, leaf in leaves.items() if leaf.grad is None} == {frozen}  # type: ignore[union-attr]
+
+
+def test_what_follows_may_write_in_place() -> None:
+    own = nn.Sequential(layer(), nn.ReLU(inplace=True), layer(16, 16, 3))
+    gradients = []
+    for way in (nullcontext(), SmallMaps()):
+        own.zero_grad()
+        with way, half():
+            own(drawn(8, 24, 4, 4)).square().sum().backward()
+        gradients.append(own[0].weight.grad.clone())
+    assert torch.allclose(*gradients, rtol=0.02, atol=0.02 * gradients[0].abs().max().item())
+
+
+@compiled
+@pytest.mark.filterwarnings("ignore:.*should not be instantiated:DeprecationWarning")  # torch's own
+def test_a_compiled_network_takes_it_too() -> None:
+    own = layer()
+    forward = torch.compile(own, dynamic=False)
+    with SmallMaps(), half():
+        expected, scores = own(drawn(8, 24, 4, 4)), forward(drawn(8, 24, 4, 4))
+        expected.sum().backward()
+        slopes = own.weight.grad.clone()
+        own.zero_grad()
+        scores.sum().backward()
+    assert torch.allclose(scores, expected, rtol=0.02, atol=0.02)
+    assert torch.allclose(own.weight.grad, slopes, rtol=0.02, atol=0.1)
+
+
+def test_training_in_bfloat16_takes_it() -> None:
+    fast = Machine(Recipe(precision="bf16", device="cpu")).fast  # type: ignore[call-arg]
+    with fast():
+        assert type(layer()(drawn(2, 24, 4, 4)).grad_fn).__name__ != USUAL
+    with half():
+        assert type(layer()(drawn(2, 24, 4, 4)).grad_fn).__name__ == USUAL
+
+
+def test_training_in_float32_does_not() -> None:
+    with Machine(Recipe(device="cpu")).fast():  # type: ignore[call-arg]
+        assert type(layer()(drawn(2, 24, 4, 4)).grad_fn).__name__ == USUAL
