@@ -50,7 +50,7 @@ results: $(READY) ## tables of docs/results.md that need no weights (about two h
 	@$(RUN)/python benchmarks/sparse_training.py
 	@$(RUN)/python benchmarks/latency.py
 	@$(RUN)/python benchmarks/memory.py
-	@$(RUN)/python benchmarks/winograd.py
+	@$(RUN)/python benchmarks/convolutions.py
 
 docs: $(READY) ## check that the documentation's code runs and its links lead somewhere
 	$(RUN)/python -m pytest tests/integration/test_docs.py
