@@ -57,6 +57,7 @@ BASE = {
     "explore.lam": "2e-4",
     "explore.lr": "0.02",
     "compress.unit": "block",
+    "compress.spread": "even",
     "finetune.epochs": "6",
 }
 ROUNDS = (1, 2, 3)

@@ -36,7 +36,7 @@ SELECTIONS = (*_CHOICES, "thinet")
 MODES = ("ratio", "zero-groups")
 # what the ratio mode alone looks at
 _DEFAULTS = {
-    "epsilon": 0.1, "unit": "auto", "round_to": 1, "spread": "even", "target_macs": None,
+    "epsilon": 0.1, "unit": "auto", "round_to": 1, "spread": "auto", "target_macs": None,
     "target_params": None, "target_latency": None, "runtime": "torch", "batch": 1, "threads": None,
     "select": "magnitude", "inherit": True,
 }  # fmt: skip
@@ -58,7 +58,7 @@ def compress(
     epsilon: float = 0.1,
     unit: str = "auto",
     round_to: int | str = 1,
-    spread: str = "even",
+    spread: str = "auto",
     target_macs: float | None = None,
     target_params: float | None = None,
     target_latency: float | None = None,
@@ -125,7 +125,7 @@ def compress_with_plan(
     epsilon: float = 0.1,
     unit: str = "auto",
     round_to: int | str = 1,
-    spread: str = "even",
+    spread: str = "auto",
     target_macs: float | None = None,
     target_params: float | None = None,
     target_latency: float | None = None,

@@ -37,7 +37,7 @@ from rsprune.structure.groups import ChannelGraph
 from rsprune.structure.prune import check_graph
 
 UNITS = ("auto", "layer", "block")
-SPREADS = ("even", "cost")
+SPREADS = ("auto", "even", "cost")
 SPREAD_NEEDS = "target_macs or target_latency without target_params"
 
 
@@ -75,7 +75,7 @@ class Options:
         targets = self.target_macs, self.target_params, self.target_latency
         if self.spread == "cost" and not spread_by_cost(*targets):
             raise InvalidParameterError(
-                self.owner, "spread", f"'even' but for {SPREAD_NEEDS}", self.spread,
+                self.owner, "spread", f"'auto' or 'even' but for {SPREAD_NEEDS}", self.spread,
                 "It keeps weights for the sake of multiply-accumulates.",
             )  # fmt: skip
         check_choice(self.owner, "runtime", self.runtime, RUNTIMES)
@@ -97,6 +97,14 @@ class Options:
     def floor(self) -> Fraction:
         """Epsilon as the decimal fraction that was written."""
         return Fraction(str(self.epsilon))
+
+
+def chosen_spread(options: Options, unit: str) -> str:
+    """``"even"`` or ``"cost"``: where widths are those of blocks, "auto" goes by cost if it can."""
+    if options.spread != "auto":
+        return options.spread
+    targets = options.target_macs, options.target_params, options.target_latency
+    return "cost" if unit == "block" and spread_by_cost(*targets) else "even"
 
 
 def spread_by_cost(macs: float | None, params: float | None, latency: float | None) -> bool:
@@ -133,7 +141,7 @@ def plan_widths(
     epsilon: float = 0.1,
     unit: str = "auto",
     round_to: int | str = 1,
-    spread: str = "even",
+    spread: str = "auto",
     target_macs: float | None = None,
     target_params: float | None = None,
     target_latency: float | None = None,
@@ -157,6 +165,8 @@ def plan_widths(
         spread: how the cut that a target asks for is spread over the groups. ``"even"``: all widths
             of the rule are scaled by one factor. ``"cost"``: groups whose weights are multiplied
             often, those with large maps, are cut more; for ``target_macs`` and ``target_latency``.
+            ``"auto"``: by cost where there is such a target, without one for parameters, and the
+            unit is the block.
         target_macs, target_params: fractions, in (0, 1], of the model's multiply-accumulates and
             parameters. The rule's widths are scaled so that the planned model stays below, within
             2 % where units allow. Of several targets the tightest one decides.
@@ -187,7 +197,8 @@ def plan(
     unit, drivers = find_drivers(model, graph, options.unit)
     clock = clock or machine(model, graph, options)
     stopwatch, costs = Stopwatch(model, graph, clock), Costs(model, graph)
-    worth = costs.worth() if options.spread == "cost" else [Fraction(1)] * len(costs.sizes)
+    spread = chosen_spread(options, unit)
+    worth = costs.worth() if spread == "cost" else [Fraction(1)] * len(costs.sizes)
     rooms = partial(_rooms, graph, drivers, options.floor, worth)
     remedy = _remedy(unit, options, rooms(options.step))
     timing = None
@@ -210,7 +221,7 @@ def plan(
     )
     return WidthPlan(
         groups, unit, float(found.factor), int(found.cost.macs), int(found.cost.params),
-        int(costs.full.macs), int(costs.full.params), step, time, options.spread,
+        int(costs.full.macs), int(costs.full.params), step, time, spread,
     )  # fmt: skip
 
 

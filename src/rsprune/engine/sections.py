@@ -100,8 +100,10 @@ class Compress(Section):
     round_to: Annotated[int | str, PlainValidator(_multiple)] = Field(
         1, description="widths are multiples of it; auto measures which are fastest"
     )
-    spread: Literal["even", "cost"] = Field(
-        "even", description="a target cuts all widths alike, or more where a weight costs more"
+    spread: Literal["auto", "even", "cost"] = Field(
+        "auto",
+        description="a target cuts all widths alike, or more where a weight costs more; auto: so in "
+        "blocks",
     )
     target_macs: Share | None = Field(None, description="share of the MACs that may stay")
     target_params: Share | None = Field(None, description="share of the parameters that may stay")

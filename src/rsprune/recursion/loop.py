@@ -53,7 +53,7 @@ def recursive_prune(
     epsilon: float = 0.1,
     unit: str = "auto",
     round_to: int | str = 1,
-    spread: str = "even",
+    spread: str = "auto",
     target_macs: float | None = None,
     target_params: float | None = None,
     target_latency: float | None = None,
@@ -109,6 +109,8 @@ def recursive_prune(
         check_callable("finetune", finetune, "lambda model: train(model)")
     if on_event is not None:
         check_callable("on_event", on_event, "print")
+    if (spread, mode) == ("auto", "ratio") and rounds != 1:
+        spread = "even"  # by cost, every round would cut anew where weights cost most
     settings = Settings(
         lam, rounds, lambda_rule, tolerance, flat, target_macs, target_params, target_latency,
         cut={
@@ -119,7 +121,8 @@ def recursive_prune(
     )  # fmt: skip
     batches = list(batches) if isinstance(batches, Iterator) else batches  # read in every round
     full = _rehearsed(model, example_inputs, settings, batches)
-    idle = {"spread"} if spread == "even" else set()  # which directories from before it lack
+    # what says nothing is not asked for: directories from before it lack it
+    idle = {"spread"} if spread == "even" or not settings.aimed else set()
     idle |= set() if settings.measures else set(MEASURING)
     arguments = {
         **{name: value for name, value in asdict(settings).items() if name != "cut"},

@@ -55,6 +55,7 @@ class Round:
         diverged: how sparse training broke off; None if it did not.
         latency: the time that M^{t+1} takes, as a fraction of the given model's, if it has a
             target.
+        spread: ``"cost"`` if the cut went by what a weight costs, else ``"even"``.
     """
 
     round: int
@@ -67,6 +68,7 @@ class Round:
     finetuned: float | None = None
     diverged: str | None = None
     latency: float | None = None
+    spread: str = "even"
 
     def event(self) -> dict[str, Any]:
         """The round as ``on_event`` reports it."""
@@ -89,6 +91,7 @@ class Round:
                 }
                 for row in self.widths
             ],
+            "spread": self.spread,
             **measured,
         }
 

@@ -116,7 +116,10 @@ class Stages:
         stage = f"round-{t}.cut"
         value = self.state.once(stage, lambda: self._compress(t, explored.before, time))
         after, widths = Size(**value["size"]), tuple(Width(**row) for row in value["widths"])
-        done = replace(explored, after=after, widths=widths, latency=value.get("latency"))
+        done = replace(
+            explored, after=after, widths=widths, latency=value.get("latency"),
+            spread=value.get("spread", "even"),
+        )  # fmt: skip
         self.tell(stage, done.event())
         return done, after
 
@@ -198,6 +201,7 @@ class Stages:
         value: dict[str, Any] = {
             "size": asdict(measured(made.model, self.inputs)),
             "widths": [asdict(row) for row in rows],
+            "spread": made.plan.spread,
         }
         if self.settings.target_latency is not None:
             value["latency"] = time * (1.0 if made.plan.time is None else made.plan.time.share)

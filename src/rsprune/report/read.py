@@ -144,6 +144,7 @@ def _round(event: dict[str, Any]) -> Round:
         before=_cost(event["before"]),
         after=_cost(event["after"]) if event.get("after") else None,
         widths=tuple(widths),
+        by_cost=event.get("spread") == "cost",
     )
 
 

@@ -62,6 +62,7 @@ class Round:
     Attributes:
         accuracy: of the sparse model before the cut, on the validation data.
         after: what the model costs after the cut; None if it was not cut.
+        by_cost: whether the cut was told to have gone by what a weight costs.
     """
 
     round: int
@@ -71,6 +72,7 @@ class Round:
     before: Cost
     after: Cost | None
     widths: tuple[Width, ...]
+    by_cost: bool
 
 
 @dataclass(frozen=True)

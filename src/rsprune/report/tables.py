@@ -183,7 +183,8 @@ def widths(run: Run) -> Table:
     named = ("target_macs", "target_params", "target_latency")
     targets = [f"{name} = {cut[name]:g}" for name in named if cut.get(name)]
     scaled = f", the rule's scaled to {' and '.join(targets)}" if targets else ""
-    scaled += " and by what a weight costs" if cut.get("spread") == "cost" else ""
+    by_cost = cut.get("spread") == "cost" or any(round.by_cost for round in run.rounds)
+    scaled += " and by what a weight costs" if by_cost else ""
     return Table(f"Widths, round by round{scaled}", heads, tuple(rows), words=3)
 
 

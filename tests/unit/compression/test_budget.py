@@ -16,7 +16,6 @@ import rsprune
 from rsprune.compression import compress_with_plan, plan_widths
 from rsprune.compression.cost import Costs
 from rsprune.compression.search import Room
-from rsprune.compression.widths import SPREADS
 from rsprune.errors import InvalidParameterError, RsPruneWarning
 from rsprune.models import registry
 from rsprune.structure.groups import ChannelGraph
@@ -82,7 +81,7 @@ def test_spread_by_cost_cuts_more_where_weights_are_multiplied_more_often() -> N
     """Maps of 32, 16 and 8 pixels a side: at twice the side, half the share of a width stays."""
     model = registry.build("resnet20")
     graph = rsprune.trace(model, IMAGE)
-    even = plan_widths(model, graph, target_macs=0.5)
+    even = plan_widths(model, graph, target_macs=0.5, spread="even")
     plan = plan_widths(model, graph, target_macs=0.5, spread="cost")
     assert 0.98 * 0.5 <= plan.macs / plan.full_macs <= 0.5
     assert plan.params > 1.3 * even.params
@@ -94,7 +93,7 @@ def test_spread_by_cost_cuts_more_where_weights_are_multiplied_more_often() -> N
 def test_spread_by_cost_errs_least_if_errors_are_weights_over_widths() -> None:
     """The derivation of the rule: no exchange between two groups makes the sum smaller."""
     model, graph, _ = traced("resnet20")
-    even, cost = (plan_widths(model, graph, target_macs=0.5, spread=how) for how in SPREADS)
+    even, cost = (plan_widths(model, graph, target_macs=0.5, spread=how) for how in ("even", "cost"))
     costs = Costs(model, graph)
     inner = [g for g, group in enumerate(cost.groups) if group.counted is not None]
     weights = {g: costs.full.params - costs.estimate(_without(costs, g)).params for g in inner}
@@ -110,6 +109,21 @@ def test_spread_by_cost_errs_least_if_errors_are_weights_over_widths() -> None:
         while costs.estimate(other).macs > cost.macs and other[less] > 1:
             other[less] -= 1
         assert error(other) > 0.999 * error(widths), (more, less)
+
+
+def test_spread_is_by_cost_where_blocks_have_a_target_for_macs() -> None:
+    """"auto", the default: elsewhere all widths are scaled alike."""
+    model = registry.build("resnet20")
+    graph = rsprune.trace(model, IMAGE)
+    chosen = plan_widths(model, graph, target_macs=0.5)
+    assert chosen == plan_widths(model, graph, target_macs=0.5, spread="cost")
+    assert chosen.spread == "cost"
+    others = ({"unit": "layer", "target_macs": 0.5}, {"target_params": 0.5}, {},
+              {"target_macs": 0.5, "target_params": 0.6})  # fmt: skip
+    for options in others:
+        assert plan_widths(model, graph, **options) == plan_widths(
+            model, graph, spread="even", **options
+        )
 
 
 def _without(costs: Costs, g: int) -> Labels:

@@ -202,6 +202,19 @@ def test_what_blocks_share_limits_the_target_from_the_start() -> None:
         )  # fmt: skip
 
 
+@pytest.mark.parametrize(("rounds", "spread"), [(1, "cost"), (2, "even")])
+def test_only_a_single_cut_goes_by_cost(rounds: int, spread: str) -> None:
+    """In blocks, by default; of several cuts each would take anew where weights cost most."""
+    from rsprune.models import build
+
+    result = recursive_prune(
+        build("resnet20"), torch.zeros(1, 3, 32, 32), explore=lambda *_: None,
+        evaluate=lambda _: 0.9, target_macs=0.5, rounds=rounds,
+    )  # fmt: skip
+    assert [one.spread for one in result.history] == [spread] * rounds
+    assert [one.event()["spread"] for one in result.history] == [spread] * rounds
+
+
 def diverging(at: int) -> Callable[[nn.Module, float], None]:
     """An explore whose loss becomes NaN in one of its calls."""
     calls = iter(range(100))
