@@ -121,7 +121,7 @@ def changes(base: Recipe) -> dict[str, dict[str, Change]]:
 def _optimizers(explore: Explore) -> dict[str, Change]:
     hspg = {"explore.optimizer": "hspg", "explore.lam": HSPG_TIMES * explore.lam}
     usual = Compress()  # type: ignore[call-arg]
-    unaimed = {f"compress.{key}": getattr(usual, key) for key in RATIO_ONLY}
+    unaimed = {f"compress.{key}": getattr(usual, key) for key in (*RATIO_ONLY, "spread")}
     return {
         **{name: {"explore.optimizer": name} for name in ("obprox-sg", "prox-sg")},
         "rda": {"explore.optimizer": "rda", "explore.dual_gamma": RDA_GAMMA},

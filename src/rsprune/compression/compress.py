@@ -36,8 +36,8 @@ SELECTIONS = (*_CHOICES, "thinet")
 MODES = ("ratio", "zero-groups")
 # what the ratio mode alone looks at
 _DEFAULTS = {
-    "epsilon": 0.1, "unit": "auto", "round_to": 1, "spread": "auto", "target_macs": None,
-    "target_params": None, "target_latency": None, "runtime": "torch", "batch": 1, "threads": None,
+    "epsilon": 0.1, "unit": "auto", "round_to": 1, "target_macs": None, "target_params": None,
+    "target_latency": None, "runtime": "torch", "batch": 1, "threads": None,
     "select": "magnitude", "inherit": True,
 }  # fmt: skip
 

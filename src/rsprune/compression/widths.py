@@ -99,12 +99,13 @@ class Options:
         return Fraction(str(self.epsilon))
 
 
-def chosen_spread(options: Options, unit: str) -> str:
-    """``"even"`` or ``"cost"``: where widths are those of blocks, "auto" goes by cost if it can."""
+def chosen_spread(options: Options, unit: str, graph: ChannelGraph) -> str:
+    """``"even"`` or ``"cost"``, which is the better one where it was measured: in residual blocks."""
     if options.spread != "auto":
         return options.spread
-    targets = options.target_macs, options.target_params, options.target_latency
-    return "cost" if unit == "block" and spread_by_cost(*targets) else "even"
+    blocks = unit == "block" and any(block.operator == "add" for block in graph.blocks)
+    alone = options.target_params is None and options.target_latency is None
+    return "cost" if blocks and alone and options.target_macs is not None else "even"
 
 
 def spread_by_cost(macs: float | None, params: float | None, latency: float | None) -> bool:
@@ -165,8 +166,8 @@ def plan_widths(
         spread: how the cut that a target asks for is spread over the groups. ``"even"``: all widths
             of the rule are scaled by one factor. ``"cost"``: groups whose weights are multiplied
             often, those with large maps, are cut more; for ``target_macs`` and ``target_latency``.
-            ``"auto"``: by cost where there is such a target, without one for parameters, and the
-            unit is the block.
+            ``"auto"``: by cost where residual blocks are cut to ``target_macs`` alone. Where a model
+            is cut several times, choose ``"even"``: by cost, every cut begins with the same groups.
         target_macs, target_params: fractions, in (0, 1], of the model's multiply-accumulates and
             parameters. The rule's widths are scaled so that the planned model stays below, within
             2 % where units allow. Of several targets the tightest one decides.
@@ -197,7 +198,7 @@ def plan(
     unit, drivers = find_drivers(model, graph, options.unit)
     clock = clock or machine(model, graph, options)
     stopwatch, costs = Stopwatch(model, graph, clock), Costs(model, graph)
-    spread = chosen_spread(options, unit)
+    spread = chosen_spread(options, unit, graph)
     worth = costs.worth() if spread == "cost" else [Fraction(1)] * len(costs.sizes)
     rooms = partial(_rooms, graph, drivers, options.floor, worth)
     remedy = _remedy(unit, options, rooms(options.step))

@@ -56,7 +56,7 @@ __all__ = [
 ]
 SEARCH = "search.json"  # beside the recipe of a search for lambda: its own settings
 RATIO_ONLY = (
-    "epsilon", "unit", "round_to", "spread", "target_macs", "target_params", "target_latency",
+    "epsilon", "unit", "round_to", "target_macs", "target_params", "target_latency",
     "runtime", "batch", "threads", "select", "inherit",
 )  # fmt: skip
 
@@ -152,13 +152,13 @@ class Recipe(Section):
     def _against_idle_spread(self) -> Iterator[str]:
         """What only one cut to a target of multiply-accumulates or time can be spread by."""
         cut = self.compress
-        if cut.spread != "cost" or cut.mode != "ratio":
+        if cut.spread != "cost":
             return
         fits = spread_by_cost(cut.target_macs, cut.target_params, cut.target_latency)
         if not fits or self.recursion.rounds > 1:
             yield (
                 f"compress.spread = 'cost' is for one round with compress.{SPREAD_NEEDS}. "
-                "Use 'even'."
+                "Leave it out."
             )
 
     def _against_no_teacher(self) -> Iterator[str]:

@@ -162,7 +162,7 @@ class Run:
             warnings.simplefilter("ignore")  # the real cut repeats what matters
             if options.get("target_latency") is not None or options.get("round_to") == "auto":
                 self._check_measuring()
-                options |= {"target_latency": None, "round_to": 1}
+                options |= {"target_latency": None, "round_to": 1, "spread": "even"}
             rsprune.compress(self.machine.place(self.model), self.example, **options)
 
     def _check_measuring(self) -> None:

@@ -102,8 +102,8 @@ class Compress(Section):
     )
     spread: Literal["auto", "even", "cost"] = Field(
         "auto",
-        description="a target cuts all widths alike, or more where a weight costs more; auto: so in "
-        "blocks",
+        description="a target cuts all widths alike, or more where a weight costs more MACs; auto: "
+        "by cost if residual blocks are cut once, to target_macs alone",
     )
     target_macs: Share | None = Field(None, description="share of the MACs that may stay")
     target_params: Share | None = Field(None, description="share of the parameters that may stay")

@@ -47,8 +47,10 @@ def _convolved(
     bias = None if bias is None else bias.bfloat16()
     sides = input.shape[2:]
     if max(sides) <= DENSE:
-        return dense(images, filters, bias)
-    return _as_maps(_Convolution.apply(images, filters, bias), sides)  # type: ignore[no-untyped-call]
+        maps = dense(images, filters, bias)
+    else:
+        maps = _as_maps(_Convolution.apply(images, filters, bias), sides)  # type: ignore[no-untyped-call]
+    return maps.contiguous() if input.is_contiguous() and weight.is_contiguous() else maps
 
 
 def is_3x3(
@@ -92,23 +94,23 @@ class _Convolution(torch.autograd.Function):
     def forward(ctx: Any, images: Tensor, filters: Tensor, bias: Tensor | None) -> Tensor:
         ctx.sides = images.shape[2:]
         seen = _seen(images.permute(0, 2, 3, 1))
-        ctx.save_for_backward(seen, filters)
+        for_images, for_filters, _ = ctx.needs_input_grad
+        ctx.save_for_backward(seen if for_filters else None, filters if for_images else None)
         return F.linear(seen, _as_matrix(filters), bias)
 
     @staticmethod
     @once_differentiable
     def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor | None, ...]:
         seen, filters = ctx.saved_tensors
-        k, c = filters.shape[:2]
-        for_images, for_filters, for_bias = ctx.needs_input_grad
+        k = gradient.shape[1]
         dimages = dfilters = None
-        if for_images:
+        if filters is not None:
             turned = filters.flip(2, 3).transpose(0, 1)  # (C, K, 3, 3)
             maps = gradient.view(-1, *ctx.sides, k)
             dimages = _as_maps(F.linear(_seen(maps), _as_matrix(turned)), ctx.sides)
-        if for_filters:
-            dfilters = (gradient.T @ seen).view(k, 3, 3, c).permute(0, 3, 1, 2)
-        return dimages, dfilters, gradient.sum(0) if for_bias else None
+        if seen is not None:
+            dfilters = (gradient.T @ seen).view(k, 3, 3, -1).permute(0, 3, 1, 2)
+        return dimages, dfilters, gradient.sum(0) if ctx.needs_input_grad[2] else None
 
 
 def _seen(maps: Tensor) -> Tensor:

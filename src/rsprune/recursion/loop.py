@@ -88,7 +88,7 @@ def recursive_prune(
         tolerance: how far the accuracy may fall below that of the given model.
         flat: the rounds end when sparsity and size both changed by less than this, relatively.
         epsilon, unit, round_to, spread, select, inherit, mode, batches: as in
-            :func:`rsprune.compress`.
+            :func:`rsprune.compress`, but that ``spread="auto"`` is even for several rounds.
         target_macs, target_params, target_latency: fractions of the given model, which the last
             round's cut meets. With a target all rounds run: neither flatness nor accuracy ends
             them.
@@ -109,7 +109,7 @@ def recursive_prune(
         check_callable("finetune", finetune, "lambda model: train(model)")
     if on_event is not None:
         check_callable("on_event", on_event, "print")
-    if (spread, mode) == ("auto", "ratio") and rounds != 1:
+    if spread == "auto" and (rounds != 1 or target_macs is None):
         spread = "even"  # by cost, every round would cut anew where weights cost most
     settings = Settings(
         lam, rounds, lambda_rule, tolerance, flat, target_macs, target_params, target_latency,
@@ -121,8 +121,7 @@ def recursive_prune(
     )  # fmt: skip
     batches = list(batches) if isinstance(batches, Iterator) else batches  # read in every round
     full = _rehearsed(model, example_inputs, settings, batches)
-    # what says nothing is not asked for: directories from before it lack it
-    idle = {"spread"} if spread == "even" or not settings.aimed else set()
+    idle = {"spread"} if spread == "even" else set()  # which directories from before it lack
     idle |= set() if settings.measures else set(MEASURING)
     arguments = {
         **{name: value for name, value in asdict(settings).items() if name != "cut"},
@@ -238,7 +237,7 @@ def _rehearsed(
     options = {**settings.cut, "batches": batches, **settings.targets(0, full, full)}
     ratio = options["mode"] == "ratio"
     if ratio:  # to measure takes time: the first stage does it, once
-        options |= {"target_latency": None, "round_to": settings.options().step}
+        options |= {"target_latency": None, "round_to": settings.options().step, "spread": "even"}
     if options["select"] == "thinet" and ratio:  # slow: the kind of its batches is enough here
         if batches is not None:
             with undisturbed():

@@ -73,6 +73,7 @@ class Round:
     def event(self) -> dict[str, Any]:
         """The round as ``on_event`` reports it."""
         measured = {} if self.latency is None else {"latency": self.latency}
+        spread = {"spread": self.spread} if self.widths else {}
         return {
             "event": "round",
             "round": self.round,
@@ -91,7 +92,7 @@ class Round:
                 }
                 for row in self.widths
             ],
-            "spread": self.spread,
+            **spread,
             **measured,
         }
 

@@ -6,6 +6,7 @@ import re
 import warnings
 from functools import cache
 from itertools import permutations
+from typing import Any
 
 import numpy as np
 import pytest
@@ -93,7 +94,9 @@ def test_spread_by_cost_cuts_more_where_weights_are_multiplied_more_often() -> N
 def test_spread_by_cost_errs_least_if_errors_are_weights_over_widths() -> None:
     """The derivation of the rule: no exchange between two groups makes the sum smaller."""
     model, graph, _ = traced("resnet20")
-    even, cost = (plan_widths(model, graph, target_macs=0.5, spread=how) for how in ("even", "cost"))
+    even, cost = (
+        plan_widths(model, graph, target_macs=0.5, spread=how) for how in ("even", "cost")
+    )
     costs = Costs(model, graph)
     inner = [g for g, group in enumerate(cost.groups) if group.counted is not None]
     weights = {g: costs.full.params - costs.estimate(_without(costs, g)).params for g in inner}
@@ -112,18 +115,24 @@ def test_spread_by_cost_errs_least_if_errors_are_weights_over_widths() -> None:
 
 
 def test_spread_is_by_cost_where_blocks_have_a_target_for_macs() -> None:
-    """"auto", the default: elsewhere all widths are scaled alike."""
+    """The default, "auto": elsewhere all widths are scaled alike."""
     model = registry.build("resnet20")
     graph = rsprune.trace(model, IMAGE)
     chosen = plan_widths(model, graph, target_macs=0.5)
     assert chosen == plan_widths(model, graph, target_macs=0.5, spread="cost")
     assert chosen.spread == "cost"
-    others = ({"unit": "layer", "target_macs": 0.5}, {"target_params": 0.5}, {},
-              {"target_macs": 0.5, "target_params": 0.6})  # fmt: skip
+    others: tuple[dict[str, Any], ...] = (
+        {"unit": "layer", "target_macs": 0.5},
+        {"target_params": 0.5},
+        {},
+        {"target_macs": 0.5, "target_params": 0.6},
+    )
     for options in others:
-        assert plan_widths(model, graph, **options) == plan_widths(
-            model, graph, spread="even", **options
-        )
+        even = plan_widths(model, graph, spread="even", **options)
+        assert plan_widths(model, graph, **options) == even
+    chain = registry.build("vgg16")
+    graph = rsprune.trace(chain, IMAGE)
+    assert plan_widths(chain, graph, unit="block", target_macs=0.5).spread == "even"
 
 
 def _without(costs: Costs, g: int) -> Labels:

@@ -79,6 +79,15 @@ def test_a_missing_runtime_shows_before_any_training(
         Run(begun(tmp_path / "run"), Quiet())
 
 
+def test_a_cut_to_a_time_may_go_by_cost(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(
+        widths, "machine", lambda model, graph, _options: PaperClock(model, *graph.arguments[0])
+    )
+    changes = {"compress.spread": "cost", "recursion.rounds": "1"}
+    run = Run(begun(tmp_path / "run", **changes), Quiet())
+    assert run.cut_options["spread"] == "cost"
+
+
 def test_several_processes_cannot_measure(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Each would cut its own network."""
     monkeypatch.setattr(Machine, "shard", property(lambda _: (0, 2)))

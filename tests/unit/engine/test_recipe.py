@@ -93,6 +93,8 @@ def test_keys_that_exclude_each_other() -> None:
     for more in ({}, {**aim, "compress.target_params": "0.6"}, {**aim, "recursion.rounds": "2"}):
         with pytest.raises(RecipeError, match=r"compress\.spread = 'cost' is for one round with"):
             read_recipe(None, {"compress.spread": "cost", **more})
+    groups = {"compress.mode": "zero-groups", "explore.optimizer": "hspg"}
+    assert read_recipe(None, {**groups, "compress.spread": "even"}).compress.mode == "zero-groups"
     both = {"explore.optimizer": "prox-svrg", "explore.clip": "1", "compress.mode": "zero-groups"}
     with pytest.raises(RecipeError, match=r"explore\.clip .*only explore\.optimizer = 'hspg'"):
         read_recipe(None, both)

@@ -9,6 +9,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
+from torch.utils.checkpoint import checkpoint
 
 from rsprune.engine.machine import Machine
 from rsprune.engine.recipe import Recipe
@@ -116,29 +117,116 @@ def test_what_follows_may_write_in_place() -> None:
     assert torch.allclose(*gradients, rtol=0.02, atol=0.02 * gradients[0].abs().max().item())
 
 
-@compiled
+def test_a_second_derivative_is_refused() -> None:
+    images = drawn(2, 24, 4, 4).requires_grad_()
+    with SmallMaps(), half():
+        scores = layer()(images)
+    (slope,) = torch.autograd.grad((scores**2).sum(), images, create_graph=True)
+    with pytest.raises(RuntimeError, match="once_differentiable"):
+        slope.sum().backward()
+
+
+@pytest.mark.parametrize("side", [4, 2])
+@pytest.mark.parametrize("last", ["images", "weight", ""])
+def test_outputs_lie_in_memory_as_ever(last: str, side: int) -> None:
+    """Models that flatten with ``view`` depend on it."""
+    images, weight = drawn(8, 24, side, side), drawn(16, 24, 3, 3, seed=1)
+    images, weight = (
+        leaf.contiguous(memory_format=torch.channels_last) if name == last else leaf
+        for name, leaf in (("images", images), ("weight", weight))
+    )
+    with half():
+        expected = F.conv2d(images, weight, padding=1)
+    with SmallMaps(), half():
+        assert F.conv2d(images, weight, padding=1).stride() == expected.stride()
+
+
+@pytest.mark.parametrize(
+    "images",
+    [
+        drawn(1, 24, 4, 4),
+        drawn(8, 24, 4, 4).bfloat16(),
+        drawn(1, 24, 1, 1).expand(8, 24, 4, 4),
+        drawn(8, 24, 8, 8)[:, :, ::2, ::2],
+    ],
+    ids=["one", "bfloat16", "expanded", "strided"],
+)
+def test_images_of_any_kind(images: Tensor) -> None:
+    gradients = []
+    for way in (nullcontext(), SmallMaps()):
+        own = layer()
+        with way, half():
+            own(images).square().sum().backward()
+        gradients.append(own.weight.grad)
+    usual, fast = gradients
+    assert (fast - usual).norm() < 0.02 * usual.norm()
+
+
 @pytest.mark.filterwarnings("ignore:.*should not be instantiated:DeprecationWarning")  # torch's own
 def test_a_compiled_network_takes_it_too() -> None:
-    own = layer()
-    forward = torch.compile(own, dynamic=False)
+    """In one graph, which has no convolution left, of which a gradient can be taken."""
+    own, targets = layer(), []
+
+    def collect(graph: torch.fx.GraphModule, _inputs: Any) -> Any:
+        targets.extend(node.target for node in graph.graph.nodes)
+        return graph
+
+    forward = torch.compile(own, dynamic=False, fullgraph=True, backend=collect)
     with SmallMaps(), half():
         expected, scores = own(drawn(8, 24, 4, 4)), forward(drawn(8, 24, 4, 4))
-        expected.sum().backward()
-        slopes = own.weight.grad.clone()
-        own.zero_grad()
-        scores.sum().backward()
-    assert torch.allclose(scores, expected, rtol=0.02, atol=0.02)
-    assert torch.allclose(own.weight.grad, slopes, rtol=0.02, atol=0.1)
+    assert targets
+    assert torch.conv2d not in targets
+    (slopes,), (found,) = (torch.autograd.grad(y.sum(), own.weight) for y in (expected, scores))
+    assert torch.equal(scores, expected)
+    assert torch.equal(found, slopes)
+
+
+# -- in a run ---------------------------------------------------------------------------------
+
+
+def machine(**more: Any) -> Machine:
+    return Machine(Recipe(device="cpu", **more))
+
+
+def took_it() -> bool:
+    return type(layer()(drawn(2, 24, 4, 4)).grad_fn).__name__ != USUAL
 
 
 def test_training_in_bfloat16_takes_it() -> None:
-    fast = Machine(Recipe(precision="bf16", device="cpu")).fast  # type: ignore[call-arg]
-    with fast():
-        assert type(layer()(drawn(2, 24, 4, 4)).grad_fn).__name__ != USUAL
+    own = machine(precision="bf16")
+    with own.fast():
+        assert took_it()
     with half():
-        assert type(layer()(drawn(2, 24, 4, 4)).grad_fn).__name__ == USUAL
+        assert not took_it()
 
 
-def test_training_in_float32_does_not() -> None:
-    with Machine(Recipe(device="cpu")).fast():  # type: ignore[call-arg]
-        assert type(layer()(drawn(2, 24, 4, 4)).grad_fn).__name__ == USUAL
+def test_other_trainings_do_not(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert isinstance(machine()._small_maps, nullcontext)
+    own = machine(precision="bf16")
+    monkeypatch.setattr(Machine, "device", torch.device("cuda"))
+    assert isinstance(own._small_maps, nullcontext)
+
+
+@compiled
+@pytest.mark.filterwarnings("ignore:.*should not be instantiated:DeprecationWarning")  # torch's own
+@pytest.mark.parametrize("how", [{}, {"compile": True}], ids=str)
+def test_activations_may_be_computed_again(how: dict[str, bool]) -> None:
+    """``torch.utils.checkpoint`` does so while gradients are taken."""
+
+    class Again(nn.Module):
+        def __init__(self, again: bool) -> None:
+            super().__init__()
+            self.layer, self.again = layer(), again
+
+        def forward(self, x: Tensor) -> Tensor:
+            x = checkpoint(self.layer, x, use_reentrant=False) if self.again else self.layer(x)
+            return x.square()
+
+    own, gradients = machine(precision="bf16", **how), []
+    for again in (False, True):
+        model = Again(again)
+        with own.fast():
+            loss = own.compiled(model)(drawn(8, 24, 4, 4).requires_grad_()).sum()
+        own.backward(loss)
+        gradients.append(model.layer.weight.grad)
+    assert torch.allclose(*gradients, rtol=0.02, atol=0.02 * gradients[0].abs().max().item())

@@ -97,6 +97,14 @@ def _measured_by(watch: Watch) -> int:
     return watch.measured
 
 
+@pytest.mark.usefixtures("watch")
+def test_a_cut_to_a_time_may_go_by_cost() -> None:
+    (cut,) = run(rounds=1, spread="cost", round_to=1).history
+    assert cut.spread == "cost"
+    assert cut.latency is not None
+    assert cut.latency <= 0.25
+
+
 def test_an_impossible_target_is_refused_before_any_training(watch: Watch) -> None:
     watch.fixed = 1.0
 

@@ -9,12 +9,30 @@ from typing import Any
 import pytest
 
 from rsprune.errors import RunError
+from rsprune.report import tables
 from rsprune.report.read import read_run
 from tests.unit.report.events import events, write
 
 
 def of(told: list[dict[str, Any]], kind: str) -> list[dict[str, Any]]:
     return [event for event in told if event["event"] == kind]
+
+
+@pytest.mark.parametrize(
+    ("asked", "was", "shown"),
+    [("auto", "cost", True), ("auto", "even", False), ("cost", None, True), (None, None, False)],
+)
+def test_the_widths_say_whether_they_went_by_cost(
+    tmp_path: Path, asked: str | None, was: str | None, shown: bool
+) -> None:
+    """Rounds of earlier versions do not; there the recipe does."""
+    told = events()
+    told[0]["recipe"]["compress"] = {"target_macs": 0.5, "spread": asked}
+    for event in of(told, "round"):
+        event |= {"spread": was} if was else {}
+    title = tables.widths(read_run(write(tmp_path, told))).caption
+    assert "target_macs = 0.5" in title
+    assert ("by what a weight costs" in title) == shown
 
 
 def test_every_event_is_read(tmp_path: Path) -> None:
