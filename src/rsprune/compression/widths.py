@@ -100,7 +100,7 @@ class Options:
 
 
 def chosen_spread(options: Options, unit: str, graph: ChannelGraph) -> str:
-    """``"even"`` or ``"cost"``, which is the better one where it was measured: in residual blocks."""
+    """``"even"`` or ``"cost"``, which was the better one in residual blocks."""
     if options.spread != "auto":
         return options.spread
     blocks = unit == "block" and any(block.operator == "add" for block in graph.blocks)
@@ -166,8 +166,9 @@ def plan_widths(
         spread: how the cut that a target asks for is spread over the groups. ``"even"``: all widths
             of the rule are scaled by one factor. ``"cost"``: groups whose weights are multiplied
             often, those with large maps, are cut more; for ``target_macs`` and ``target_latency``.
-            ``"auto"``: by cost where residual blocks are cut to ``target_macs`` alone. Where a model
-            is cut several times, choose ``"even"``: by cost, every cut begins with the same groups.
+            ``"auto"``: by cost where residual blocks are cut to ``target_macs`` alone. Choose
+            ``"even"`` for a model that is cut several times: by cost, every cut begins with the
+            same groups.
         target_macs, target_params: fractions, in (0, 1], of the model's multiply-accumulates and
             parameters. The rule's widths are scaled so that the planned model stays below, within
             2 % where units allow. Of several targets the tightest one decides.

@@ -78,12 +78,9 @@ class Machine:
     @contextmanager
     def fast(self) -> Iterator[None]:
         """Mixed precision, and the convolutions that are faster than torch's own."""
-        with self._accelerator.autocast(), self._convolutions:
+        convolutions = self._winograd if self._by_winograd else self._small_maps
+        with self._accelerator.autocast(), convolutions:
             yield
-
-    @property
-    def _convolutions(self) -> AbstractContextManager[Any]:
-        return self._winograd if self._by_winograd else self._small_maps
 
     @cached_property
     def _small_maps(self) -> AbstractContextManager[Any]:
@@ -103,8 +100,7 @@ class Machine:
 
     def backward(self, loss: Tensor) -> None:
         """Gradients of a loss."""
-        with self._convolutions:  # a model that checkpoints activations computes them again
-            self._accelerator.backward(loss)
+        self._accelerator.backward(loss)
 
     def clip(self, model: nn.Module, norm: float) -> None:
         """Scale the gradients down to a norm."""

@@ -7,84 +7,40 @@ for the order of their sums.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from typing import Any
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 from torch.autograd.function import once_differentiable
 from torch.nn import functional as F
-from torch.overrides import TorchFunctionMode
 
-DENSE = 2  # the side of maps so small that a filter reaches all of it from everywhere
+from rsprune.engine.convolutions import DENSE, Convolutions, as_maps, dense, is_3x3
+
 _SMALL = 4  # the side of maps that are better copied once for each of nine taps
 
 
-class SmallMaps(TorchFunctionMode):
+class SmallMaps(Convolutions):
     """Within it and bfloat16's autocast, ``conv2d`` of small maps takes the fast way."""
 
-    def __torch_function__(
-        self, func: Any, types: Any, args: Sequence[Any] = (), kwargs: Any = None
-    ) -> Any:
-        kwargs = kwargs or {}
-        found = _convolved(*args, **kwargs) if func is F.conv2d else None
-        return func(*args, **kwargs) if found is None else found
-
-
-def _convolved(
-    input: Tensor, weight: Tensor, bias: Tensor | None = None, *more: Any, **others: Any
-) -> Tensor | None:
-    """What ``conv2d`` gives for these arguments, if there is a faster way to it."""
-    dtypes = torch.float32, torch.bfloat16
-    if (
-        not torch.is_autocast_enabled("cpu")
-        or torch.get_autocast_dtype("cpu") != torch.bfloat16
-        or not is_3x3(dtypes, input, weight, bias, *more, **others)
-        or max(input.shape[2:]) > _SMALL
-    ):
-        return None
-    images, filters = input.bfloat16(), weight.bfloat16()
-    bias = None if bias is None else bias.bfloat16()
-    sides = input.shape[2:]
-    if max(sides) <= DENSE:
-        maps = dense(images, filters, bias)
-    else:
-        maps = _as_maps(_Convolution.apply(images, filters, bias), sides)  # type: ignore[no-untyped-call]
-    return maps.contiguous() if input.is_contiguous() and weight.is_contiguous() else maps
-
-
-def is_3x3(
-    dtypes: Sequence[torch.dtype], input: Tensor, weight: Tensor, bias: Tensor | None = None,
-    stride: Any = 1, padding: Any = 0, dilation: Any = 1, groups: int = 1,
-) -> bool:  # fmt: skip
-    """Whether these arguments of ``conv2d`` are a 3x3 convolution on a CPU that keeps the size."""
-    tensors = input, weight, *(() if bias is None else (bias,))
-    ones = 1, (1, 1), [1, 1]
-    return (
-        all(_is_plain(tensor, dtypes) for tensor in tensors)
-        and input.dim() == 4 and len(input) > 0 and weight.shape[1:] == (input.shape[1], 3, 3)
-        and (bias is None or bias.shape == weight.shape[:1])
-        and stride in ones and padding in ones and dilation in ones and groups == 1
-    )  # fmt: skip
-
-
-def _is_plain(tensor: Tensor, dtypes: Sequence[torch.dtype]) -> bool:
-    return (
-        type(tensor) in (Tensor, nn.Parameter)
-        and tensor.dtype in dtypes
-        and tensor.device.type == "cpu"
-    )
-
-
-def dense(images: Tensor, filters: Tensor, bias: Tensor | None) -> Tensor:
-    """As one product with a matrix from all pixels to all pixels, for maps of 2x2 or less."""
-    (n, c, h, w), k = images.shape, len(filters)
-    taps = filters.permute(0, 2, 3, 1)  # (K, 3, 3, C)
-    reached = [taps[:, 1 - i : 1 - i + h, 1 - j : 1 - j + w] for i in range(h) for j in range(w)]
-    matrix = torch.stack(reached).view(h * w * k, h * w * c)
-    flat = images.permute(0, 2, 3, 1).reshape(n, h * w * c)
-    scores = F.linear(flat, matrix, None if bias is None else bias.repeat(h * w))
-    return _as_maps(scores.view(-1, k), (h, w))
+    def _convolved(
+        self, input: Tensor, weight: Tensor, bias: Tensor | None = None, *more: Any, **others: Any
+    ) -> Tensor | None:
+        dtypes = torch.float32, torch.bfloat16
+        if (
+            not torch.is_autocast_enabled("cpu")
+            or torch.get_autocast_dtype("cpu") != torch.bfloat16
+            or not is_3x3(dtypes, input, weight, bias, *more, **others)
+            or max(input.shape[2:]) > _SMALL
+        ):
+            return None
+        images, filters = input.bfloat16(), weight.bfloat16()
+        bias = None if bias is None else bias.bfloat16()
+        sides = input.shape[2:]
+        if max(sides) <= DENSE:
+            maps = dense(images, filters, bias)
+        else:
+            maps = as_maps(_Convolution.apply(images, filters, bias), sides)  # type: ignore[no-untyped-call]
+        return maps.contiguous() if input.is_contiguous() and weight.is_contiguous() else maps
 
 
 class _Convolution(torch.autograd.Function):
@@ -107,7 +63,7 @@ class _Convolution(torch.autograd.Function):
         if filters is not None:
             turned = filters.flip(2, 3).transpose(0, 1)  # (C, K, 3, 3)
             maps = gradient.view(-1, *ctx.sides, k)
-            dimages = _as_maps(F.linear(_seen(maps), _as_matrix(turned)), ctx.sides)
+            dimages = as_maps(F.linear(_seen(maps), _as_matrix(turned)), ctx.sides)
         if seen is not None:
             dfilters = (gradient.T @ seen).view(k, 3, 3, -1).permute(0, 3, 1, 2)
         return dimages, dfilters, gradient.sum(0) if ctx.needs_input_grad[2] else None
@@ -124,8 +80,3 @@ def _seen(maps: Tensor) -> Tensor:
 def _as_matrix(filters: Tensor) -> Tensor:
     """(K, C, 3, 3) to (K, 9 C)."""
     return filters.permute(0, 2, 3, 1).flatten(1)
-
-
-def _as_maps(flat: Tensor, sides: Sequence[int]) -> Tensor:
-    """(N H W, K) to maps (N, K, H, W)."""
-    return flat.view(-1, *sides, flat.shape[-1]).permute(0, 3, 1, 2)

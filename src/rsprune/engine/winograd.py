@@ -7,17 +7,15 @@ are 36 matrix products. The results are those of ``conv2d`` to about 1e-5 of the
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from functools import cache
 from typing import Any
 
 import torch
 from torch import Tensor
 from torch.autograd.function import once_differentiable
-from torch.nn import functional as F
-from torch.overrides import TorchFunctionMode
 
-from rsprune.engine.small_maps import DENSE, dense, is_3x3
+from rsprune.engine.convolutions import DENSE, Convolutions, dense, is_3x3
 from rsprune.engine.transforms import library, transform
 
 _TILE, _SLABS, _LANE = 4, 36, 8  # outputs on a side; points of a tile; floats in a vector
@@ -25,34 +23,25 @@ _WORTH = 40  # channels, in and out, from which the transforms pay
 _CACHED = 2**21  # floats that a processor is trusted to keep near
 
 
-class Winograd(TorchFunctionMode):
+class Winograd(Convolutions):
     """Within it, ``conv2d`` takes the fast way where there is one."""
 
     def __init__(self) -> None:
         super().__init__()
         library()  # a missing compiler is told of at once
 
-    def __torch_function__(
-        self, func: Any, types: Any, args: Sequence[Any] = (), kwargs: Any = None
-    ) -> Any:
-        kwargs = kwargs or {}
-        found = _convolved(*args, **kwargs) if func is F.conv2d else None
-        return func(*args, **kwargs) if found is None else found
-
-
-def _convolved(
-    input: Tensor, weight: Tensor, bias: Tensor | None = None, *more: Any, **others: Any
-) -> Tensor | None:
-    """What ``conv2d`` gives for these arguments, if there is a faster way to it."""
-    if torch.is_autocast_enabled("cpu") or not is_3x3(
-        (torch.float32,), input, weight, bias, *more, **others
-    ):
-        return None
-    if max(input.shape[2:]) <= DENSE:
-        return dense(input, weight, bias)
-    if any(width < _WORTH or width % _LANE for width in weight.shape[:2]):
-        return None
-    return _Convolution.apply(input, weight, bias)  # type: ignore[no-any-return, no-untyped-call]
+    def _convolved(
+        self, input: Tensor, weight: Tensor, bias: Tensor | None = None, *more: Any, **others: Any
+    ) -> Tensor | None:
+        if torch.is_autocast_enabled("cpu") or not is_3x3(
+            (torch.float32,), input, weight, bias, *more, **others
+        ):
+            return None
+        if max(input.shape[2:]) <= DENSE:
+            return dense(input, weight, bias)
+        if any(width < _WORTH or width % _LANE for width in weight.shape[:2]):
+            return None
+        return _Convolution.apply(input, weight, bias)  # type: ignore[no-any-return, no-untyped-call]
 
 
 class _Convolution(torch.autograd.Function):

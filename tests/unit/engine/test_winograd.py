@@ -9,6 +9,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
+from torch.utils.checkpoint import checkpoint
 
 from rsprune.data import load
 from rsprune.engine import transforms, winograd
@@ -161,6 +162,16 @@ def test_a_layer_takes_the_fast_way_only_within() -> None:
 def test_autocast_has_its_own_way() -> None:
     with Winograd(), torch.autocast("cpu", dtype=torch.bfloat16):
         assert layer()(image()).dtype == torch.bfloat16
+
+
+@compiled
+def test_activations_may_be_computed_again() -> None:
+    """By ``torch.utils.checkpoint``, which expects what it computed first."""
+    own = layer()
+    with Winograd():
+        expected, again = own(image()), checkpoint(own, image(), use_reentrant=False)
+    slopes = [torch.autograd.grad(y.square().sum(), own.weight)[0] for y in (expected, again)]
+    assert torch.allclose(*slopes, rtol=1e-3, atol=1e-3 * slopes[0].abs().max().item())
 
 
 @compiled
