@@ -34,7 +34,7 @@ _CHOICES = {
 }  # fmt: skip
 SELECTIONS = (*_CHOICES, "thinet")
 MODES = ("ratio", "zero-groups")
-# what the ratio mode alone looks at
+# What the ratio mode alone looks at, but for ``spread``, which recipes write out in either mode.
 _DEFAULTS = {
     "epsilon": 0.1, "unit": "auto", "round_to": 1, "target_macs": None, "target_params": None,
     "target_latency": None, "runtime": "torch", "batch": 1, "threads": None,

@@ -100,7 +100,7 @@ class Options:
 
 
 def chosen_spread(options: Options, unit: str, graph: ChannelGraph) -> str:
-    """``"even"`` or ``"cost"``, which was the better one in residual blocks."""
+    """``"even"`` or ``"cost"``, which was the better one in ResNet-20's blocks."""
     if options.spread != "auto":
         return options.spread
     blocks = unit == "block" and any(block.operator == "add" for block in graph.blocks)

@@ -75,7 +75,11 @@ def recipe_of(directory: Path) -> Recipe:
     path = directory / "recipe.toml"
     if not path.is_file():
         raise RunError(f"'{directory}' is no run directory: it has no recipe.toml.")
-    return read_recipe(path)
+    recipe = read_recipe(path)
+    if "spread" in recipe.compress.model_fields_set:
+        return recipe
+    even = recipe.compress.model_copy(update={"spread": "even"})  # before there was a choice
+    return recipe.model_copy(update={"compress": even})
 
 
 @contextmanager

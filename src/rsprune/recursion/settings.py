@@ -48,7 +48,7 @@ class Settings:
         self.options()
         if self.rounds > 1 and self.cut["spread"] == "cost":
             raise InvalidParameterError(
-                OWNER, "spread", "'even' with more than one round", "cost",
+                OWNER, "spread", "'auto' or 'even' with more than one round", "cost",
                 "Every round would cut anew where weights cost most, until little is left there.",
             )  # fmt: skip
 

@@ -118,7 +118,7 @@ class Stages:
         after, widths = Size(**value["size"]), tuple(Width(**row) for row in value["widths"])
         done = replace(
             explored, after=after, widths=widths, latency=value.get("latency"),
-            spread=value.get("spread", "even"),
+            spread=value.get("spread", self.settings.cut["spread"]),
         )  # fmt: skip
         self.tell(stage, done.event())
         return done, after

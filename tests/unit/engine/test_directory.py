@@ -8,7 +8,7 @@ import pytest
 
 pytest.importorskip("pydantic")
 
-from rsprune.engine.directory import begin
+from rsprune.engine.directory import begin, recipe_of
 from rsprune.engine.recipe import read_recipe
 from rsprune.errors import RunError
 
@@ -36,3 +36,13 @@ def test_another_process_that_waits_in_vain_says_for_what(
     monkeypatch.setattr("rsprune.engine.directory._PATIENCE", 0)
     with pytest.raises(RunError, match=r"first process has not written .*recipe\.toml"):
         begin(read_recipe(None, {}), tmp_path / "run")
+
+
+def test_runs_from_before_there_was_a_choice_of_spread_are_cut_evenly(tmp_path: Path) -> None:
+    begin(read_recipe(None, {"compress.target_macs": "0.5"}), tmp_path)
+    assert recipe_of(tmp_path).compress.spread == "auto"
+    path = tmp_path / "recipe.toml"
+    lines = path.read_text().splitlines()
+    path.write_text("\n".join(line for line in lines if not line.startswith("spread =")))
+    assert recipe_of(tmp_path).compress.spread == "even"
+    assert recipe_of(tmp_path).compress.target_macs == 0.5

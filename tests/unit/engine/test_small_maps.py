@@ -148,18 +148,23 @@ def test_outputs_lie_in_memory_as_ever(last: str, side: int) -> None:
         drawn(8, 24, 4, 4).bfloat16(),
         drawn(1, 24, 1, 1).expand(8, 24, 4, 4),
         drawn(8, 24, 8, 8)[:, :, ::2, ::2],
+        drawn(8, 48, 4, 4).chunk(2, 1)[0],
+        drawn(16, 24, 4, 4)[::2],
     ],
-    ids=["one", "bfloat16", "expanded", "strided"],
+    ids=["one", "bfloat16", "expanded", "strided", "chunk", "every-second"],
 )
 def test_images_of_any_kind(images: Tensor) -> None:
-    gradients = []
+    gradients, strides = [], []
     for way in (nullcontext(), SmallMaps()):
         own = layer()
         with way, half():
-            own(images).square().sum().backward()
+            maps = own(images)
+            maps.square().sum().backward()
         gradients.append(own.weight.grad)
+        strides.append(maps.stride())
     usual, fast = gradients
     assert (fast - usual).norm() < 0.02 * usual.norm()
+    assert strides[1] == strides[0]
 
 
 @pytest.mark.filterwarnings("ignore:.*should not be instantiated:DeprecationWarning")  # torch's own

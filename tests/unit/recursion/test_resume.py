@@ -157,6 +157,15 @@ def test_what_directories_of_earlier_versions_lack_is_not_asked_for(tmp_path: Pa
         run(tmp_path, rounds=1, target_macs=0.5, spread="cost")
 
 
+def test_cuts_of_earlier_versions_do_not_say_how_they_were_spread(tmp_path: Path) -> None:
+    aim = {"rounds": 1, "target_macs": 0.5, "spread": "cost"}
+    run(tmp_path, **aim)
+    state = json.loads((tmp_path / "state.json").read_text())
+    del state["stages"]["round-0.cut"]["spread"]
+    (tmp_path / "state.json").write_text(json.dumps(state))
+    assert run(tmp_path, **aim).history[0].spread == "cost"
+
+
 def test_another_model_is_refused(tmp_path: Path) -> None:
     with pytest.raises(StoppedError):
         run(tmp_path, Counter(3, interrupt))
