@@ -6,15 +6,16 @@
 ResNet-20 on CIFAR-10 from trained weights, to half of its MACs, with 12,500 of the training images
 (a fifth of them for validation; --images takes another number) and all 10,000 test images. Each
 cell is a run in its own directory under --out: stop the benchmark and start it again as you like.
-Every key of a recipe changes the base, e.g. --explore.lam 2e-3 --finetune.epochs 12 --compile true;
+Every key of a recipe changes the base, e.g. --explore.lam 2e-4 --finetune.epochs 12 --compile true;
 --table takes the same options as the run.
 
 All cells have the same number of epochs: several rounds share those of exploring, and the zeros are
 those of the last. Some changes are not all that they seem:
 
-- Epsilon, the floor of the rule's widths, is compared without a target, which would scale it away.
+- Epsilon, the floor of the rule's widths, is compared without a target, which would scale it away,
+  and at 5 times the base's lambda, so that there are zeros enough for it.
 - Selection at random is one draw, the same for every seed.
-- HSPG's lambda is 100 times the base's, since it acts on the norm of a filter and not on a weight.
+- HSPG's lambda is 50 times the base's, since it acts on the norm of a filter and not on a weight.
   With zero-groups the units that became zero go, without a target: look at the MACs it reached.
 - RDA has no learning rate; its gamma is chosen so that its penalty reaches as far as the base's in
   the 380 steps of six epochs of 8,000 images. Other lengths or rates want another gamma.
@@ -54,15 +55,16 @@ from rsprune.errors import InvalidParameterError
 BASE = {
     "loading.validation": "0.2",
     "explore.epochs": "6",  # one, two and three rounds share them
-    "explore.lam": "2e-4",
+    "explore.lam": "1e-3",
     "explore.lr": "0.02",
     "compress.unit": "block",
     "compress.spread": "even",
     "finetune.epochs": "6",
 }
 ROUNDS = (1, 2, 3)
-LAMBDAS = (0.5, 1, 2.5, 5, 10)  # times the base's
-HSPG_TIMES = 100
+LAMBDAS = (0.2, 0.5, 1, 2, 5)  # times the base's
+EPSILON_TIMES = 5  # the penalty at which a floor has something to hold
+HSPG_TIMES = 50
 RDA_GAMMA = 5.0  # whose threshold, sqrt(steps) / gamma, then grows as far as the base's lr * steps
 HEADS = (
     "change", "zeros after exploring", "validation accuracy", "test accuracy", "fewer MACs",
@@ -93,7 +95,11 @@ def changes(base: Recipe) -> dict[str, dict[str, Change]]:
             for n in ROUNDS
         },
         "epsilon": {
-            f"{value:g}-alone": {"compress.epsilon": value, "compress.target_macs": None}
+            f"{value:g}-alone": {
+                "compress.epsilon": value,
+                "compress.target_macs": None,
+                "explore.lam": EPSILON_TIMES * explore.lam,
+            }
             for value in (0.05, 0.1, 0.3)
         },
         "select": {
@@ -114,7 +120,11 @@ def changes(base: Recipe) -> dict[str, dict[str, Change]]:
             "off": {"finetune.distill": 0.0, "finetune.views": 0},
         },
         "unit": {name: {"compress.unit": name} for name in ("block", "layer")},
-        "spread": {name: {"compress.spread": name} for name in ("even", "cost")},
+        "spread": {
+            "even": {"compress.spread": "even"},
+            "cost": {"compress.spread": "cost"},
+            "cost-layer": {"compress.spread": "cost", "compress.unit": "layer"},
+        },
     }  # fmt: skip
 
 

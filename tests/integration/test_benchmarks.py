@@ -108,11 +108,12 @@ def test_every_change_has_the_budget_of_the_base(command: list[str]) -> None:
         assert total == EPOCHS, name
     same = {row for row, (name, _) in found.items() if name == "base"}
     assert same == {
-        "base", "lambda-0.0002", "rounds-1", "select-magnitude", "weights-inherited",
+        "base", "lambda-0.001", "rounds-1", "select-magnitude", "weights-inherited",
         "optimizer-obprox-sg", "prox-share-50", "explore-lr-0.02", "finetune-lr-0.01",
         "distillation-on", "unit-block", "spread-even",
     }  # fmt: skip
-    assert len({name for name, _ in found.values()}) == 29
+    assert len({name for name, _ in found.values()}) == 30
+    assert found["epsilon-0.3-alone"][1].explore.lam == 5e-3
     assert found["distillation-0.9"][1].finetune.distill == 0.9
     assert found["prox-share-75"][1].explore.prox_epochs == 4.5
     assert found["rounds-3"][1].explore.prox_epochs == 1
@@ -161,7 +162,7 @@ def test_an_ablation_goes_on_and_prints_what_is_finished(
     assert len(epochs(directory)) == EPOCHS
     ablation.main([*command, *out, "--table"])
     assert table(capsys.readouterr().out) == first
-    with pytest.raises(SystemExit, match=r"other settings: explore\.lam was 0\.0002 and is 0\.002"):
+    with pytest.raises(SystemExit, match=r"other settings: explore\.lam was 0\.001 and is 0\.002"):
         ablation.main([*command, *out, "--explore.lam", "2e-3", "--table"])
     with pytest.raises(SystemExit, match=r"only.*lambda-0\.0005.*'selct"):
         ablation.main([*command, *out, "selct*"])
