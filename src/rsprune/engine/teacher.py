@@ -21,9 +21,9 @@ class Teacher:
     """A network whose scores a smaller one imitates.
 
     It costs many times as much as its student, and takes most of an epoch. With ``views``, the
-    batches of an epoch come again so many epochs later, and their scores are kept until then: a
-    number for every class, image and view, on the device that computes, and after every epoch on
-    disk. Those that are missing, as after a kill, are computed again, with the same bits.
+    batches of an epoch come again so many epochs later, and their scores are kept on disk until
+    then: a number for every class, image and view. Those that are missing, as after a kill, are
+    computed again, with the same bits.
 
     Args:
         network: in evaluation mode.
@@ -70,18 +70,23 @@ class Teacher:
         return kept[key] if key in kept else self._network(images)
 
     def save(self, epoch: int) -> None:
-        """Write what was computed in an epoch and comes again."""
+        """Write what was computed in an epoch and comes again.
+
+        It is read again then: many small tensors that stay, among activations that come and go,
+        leave holes that no activation fits into.
+        """
         if self._unsaved:
             view = self.view(epoch)
             own = {name: tensor.contiguous() for name, tensor in self._kept[view].items()}
             write_tensors(self._path(view), own, {})
             self._unsaved = False
+        self._kept.clear()
 
     def _path(self, view: int) -> Path:
         return self._file.with_name(f"{self._file.name}.view-{view}.safetensors")
 
     def _of(self, view: int, device: torch.device) -> dict[str, Tensor]:
-        """What is kept of a view, in memory or from before a stop."""
+        """What is kept of a view, from this epoch or an earlier one."""
         if view not in self._kept:
             path = self._path(view)
             try:

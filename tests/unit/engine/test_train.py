@@ -199,6 +199,18 @@ def test_a_stop_costs_no_scores_of_finished_epochs(
         train(network(), data, fine, machine, Watch())
 
 
+def test_scores_of_finished_epochs_are_on_disk_alone(data: Data, tmp_path: Path) -> None:
+    """Kept in memory, they tore it into pieces: VGG16's training grew by 0.3 GB an epoch."""
+    network = Counted()
+    teacher = Teacher(network, Finetune(epochs=9, distill=0.5, views=2), tmp_path / "kept")
+    (batch,) = list(data.train.epoch(128, seed=0, epoch=0))[:1]
+    for epoch in range(4):
+        teacher.guide(torch.tensor(0.0), torch.zeros(128, 10), batch, (epoch, 0))
+        teacher.save(epoch)
+        assert not teacher._kept
+    assert network.asked == 2
+
+
 def test_a_teacher_without_a_say_is_not_asked(data: Data, machine: Machine, tmp_path: Path) -> None:
     teacher, settings = Counted(), Finetune(**SHORT, distill=0.0)
     train(network(), data, job(tmp_path, settings, teacher=teacher), machine, Watch())
