@@ -138,7 +138,13 @@ def make_parser(doc: str | None, out: str, images: int) -> argparse.ArgumentPars
     )
     add("--images", type=int, default=images, help=f"of CIFAR-10's training images ({images})")
     add("--seeds", type=int, default=1, help="how many; the first is 0 (1)")
-    add("--only", nargs="+", metavar="NAME", default=["*"], help="some cells; 'x*' is all with x")
+    add(
+        "--only",
+        nargs="+",
+        metavar="NAME",
+        default=["*"],
+        help="some cells; 'x*' is all with x, and a name that is none lists them",
+    )
     add("--out", type=Path, default=Path(out), help=f"the directory of the cells ({out})")
     add("--table", action="store_true", help="print what is finished; train nothing")
     return parser
@@ -192,7 +198,9 @@ def chosen(names: Iterable[str], patterns: Sequence[str]) -> list[str]:
     known = list(names)
     for pattern in patterns:
         if not any(fnmatchcase(name, pattern) for name in known):
-            raise InvalidParameterError("the benchmark", "only", f"of {', '.join(known)}", pattern)
+            raise InvalidParameterError(
+                "the benchmark", "only", f"one of {', '.join(known)}", pattern
+            )
     return [name for name in known if any(fnmatchcase(name, pattern) for pattern in patterns)]
 
 

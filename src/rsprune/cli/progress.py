@@ -93,10 +93,13 @@ class Display:
         if event["lam"] is not None:
             name += f" {event['round'] + 1}, lambda {event['lam']:.2g}"
         self._task = self._bar.add_task(
-            name, total=event["epochs"], completed=event["done"], status=""
-        )
+            name, total=event["epochs"], completed=event["done"],
+            status="compiling, which takes a while" if event["compiles"] else "",
+        )  # fmt: skip
         if not self._console.is_terminal:
-            self._say(f"{name}, {event['epochs']} epoch{'s' * (event['epochs'] != 1)}")
+            done = f", {event['done']} done" if event["done"] else ""
+            first = "; compiling first, which takes a while" if event["compiles"] else ""
+            self._say(f"{name}, {event['epochs']} epoch{'s' * (event['epochs'] != 1)}{done}{first}")
 
     def _finish_epoch(self, event: dict[str, Any]) -> None:
         self._stage["epoch"] = event["epoch"]

@@ -166,9 +166,9 @@ def plan_widths(
         spread: how the cut that a target asks for is spread over the groups. ``"even"``: all widths
             of the rule are scaled by one factor. ``"cost"``: groups whose weights are multiplied
             often, those with large maps, are cut more; for ``target_macs`` and ``target_latency``.
-            ``"auto"``: by cost where residual blocks are cut to ``target_macs`` alone. Choose
-            ``"even"`` for a model that is cut several times: by cost, every cut begins with the
-            same groups.
+            ``"auto"``: by cost where the unit is the block, paths join by addition, and
+            ``target_macs`` is the only target. Choose ``"even"`` for a model that is cut several
+            times: by cost, every cut begins with the same groups.
         target_macs, target_params: fractions, in (0, 1], of the model's multiply-accumulates and
             parameters. The rule's widths are scaled so that the planned model stays below, within
             2 % where units allow. Of several targets the tightest one decides.

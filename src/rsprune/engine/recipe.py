@@ -158,7 +158,7 @@ class Recipe(Section):
         if not fits or self.recursion.rounds > 1:
             yield (
                 f"compress.spread = 'cost' is for one round with compress.{SPREAD_NEEDS}. "
-                "Leave it out."
+                "Use 'auto'."
             )
 
     def _against_no_teacher(self) -> Iterator[str]:

@@ -238,7 +238,8 @@ class Run:
             return
         if not self.log.holds(event):
             self.log.append(event)
-        self.watcher.event({**event, "done": self.log.epochs_of(stage, number)})
+        done = self.log.epochs_of(stage, number)
+        self.watcher.event({**event, "done": done, "compiles": self.recipe.compile})
         self._clear_checkpoints(but=f"{stage}-{number}")
 
     def validate(self, model: nn.Module) -> float:
