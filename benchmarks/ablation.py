@@ -91,6 +91,7 @@ def changes(base: Recipe) -> dict[str, dict[str, Change]]:
                 "recursion.rounds": n,
                 "explore.epochs": explore.epochs // n,
                 "explore.prox_epochs": explore.prox_epochs / n,
+                **({"compress.spread": "even"} if n > 1 else {}),  # by cost is for one cut
             }
             for n in ROUNDS
         },
@@ -98,6 +99,7 @@ def changes(base: Recipe) -> dict[str, dict[str, Change]]:
             f"{value:g}-alone": {
                 "compress.epsilon": value,
                 "compress.target_macs": None,
+                "compress.spread": "even",  # by cost is for a target
                 "explore.lam": EPSILON_TIMES * explore.lam,
             }
             for value in (0.05, 0.1, 0.3)

@@ -18,12 +18,21 @@ from functools import reduce
 from pathlib import Path
 from typing import Any
 
+from pydantic import ValidationError
+
 from rsprune.cli.progress import Display, make_console
 from rsprune.cli.settings import parse_settings
 from rsprune.engine.directory import begin, recipe_of, resolved
 from rsprune.engine.events import Event, EventLog
+from rsprune.engine.mistakes import problem
 from rsprune.engine.recipe import Recipe, read_recipe, recipe_keys
-from rsprune.errors import DivergenceError, InvalidParameterError, RsPruneError, RunError
+from rsprune.errors import (
+    DivergenceError,
+    InvalidParameterError,
+    RecipeError,
+    RsPruneError,
+    RunError,
+)
 
 Keys = dict[str, str]
 BASE: Keys = {
@@ -143,7 +152,7 @@ def make_parser(doc: str | None, out: str, images: int) -> argparse.ArgumentPars
         nargs="+",
         metavar="NAME",
         default=["*"],
-        help="some cells; 'x*' is all with x, and a name that is none lists them",
+        help="some cells; 'x*' is all with x; an unknown name lists all",
     )
     add("--out", type=Path, default=Path(out), help=f"the directory of the cells ({out})")
     add("--table", action="store_true", help="print what is finished; train nothing")
@@ -181,7 +190,11 @@ def changed(recipe: Recipe, keys: Mapping[str, object]) -> Recipe:
     for key, value in keys.items():
         *sections, name = key.split(".")
         reduce(lambda inner, section: inner[section], sections, values)[name] = value
-    return Recipe.model_validate(values)
+    try:
+        return Recipe.model_validate(values)
+    except ValidationError as error:
+        where, known = f"the cell with {', '.join(keys)}", dict(recipe_keys())
+        raise RecipeError([problem(where, {}, one, known) for one in error.errors()]) from error
 
 
 def seeded(recipes: Mapping[str, Recipe], out: Path, seeds: int) -> list[Cell]:

@@ -6,4 +6,4 @@ import shutil
 
 import pytest
 
-compiled = pytest.mark.skipif(shutil.which("g++") is None, reason="winograd needs g++")
+compiled = pytest.mark.skipif(shutil.which("g++") is None, reason="g++ is missing")

@@ -123,6 +123,15 @@ def test_every_change_has_the_budget_of_the_base(command: list[str]) -> None:
     assert other["select-magnitude"][0] == "select-magnitude"
     views = ablation.rows(base(command, ablation, "--finetune.views", "2"))
     assert views["distillation-off"][1].finetune.views == 0
+    by_cost = ablation.rows(base(command, ablation, "--compress.spread", "cost"))
+    even = {row for row, (_, recipe) in by_cost.items() if recipe.compress.spread == "even"}
+    assert {"rounds-2", "rounds-3", "epsilon-0.1-alone", "spread-even"} <= even
+    assert by_cost["rounds-1"][0] == "base"
+
+
+def test_a_change_that_does_not_fit_the_base_is_told(command: list[str]) -> None:
+    with pytest.raises(SystemExit, match=r"with compress\.spread: .* without target_params"):
+        ablation.main([*command, "--compress.target_params", "0.5"])
 
 
 def test_every_method_has_the_epochs_of_all_rounds(command: list[str]) -> None:

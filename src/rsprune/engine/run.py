@@ -239,7 +239,8 @@ class Run:
         if not self.log.holds(event):
             self.log.append(event)
         done = self.log.epochs_of(stage, number)
-        self.watcher.event({**event, "done": done, "compiles": self.recipe.compile})
+        compiles = self.recipe.compile and done < epochs
+        self.watcher.event({**event, "done": done, "compiles": compiles})
         self._clear_checkpoints(but=f"{stage}-{number}")
 
     def validate(self, model: nn.Module) -> float:

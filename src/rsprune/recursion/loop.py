@@ -121,8 +121,7 @@ def recursive_prune(
     )  # fmt: skip
     batches = list(batches) if isinstance(batches, Iterator) else batches  # read in every round
     full = _rehearsed(model, example_inputs, settings, batches)
-    idle = {"spread"} if spread == "even" else set()  # which directories from before it lack
-    idle |= set() if settings.measures else set(MEASURING)
+    idle = set() if settings.measures else set(MEASURING)
     arguments = {
         **{name: value for name, value in asdict(settings).items() if name != "cut"},
         **{name: value for name, value in settings.cut.items() if name not in idle},

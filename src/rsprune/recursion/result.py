@@ -55,7 +55,8 @@ class Round:
         diverged: how sparse training broke off; None if it did not.
         latency: the time that M^{t+1} takes, as a fraction of the given model's, if it has a
             target.
-        spread: ``"cost"`` if the cut went by what a weight costs, else ``"even"``.
+        spread: ``"cost"`` if the cut went by what a weight costs, else ``"even"``; None without a
+            cut by the rule.
     """
 
     round: int
@@ -68,12 +69,12 @@ class Round:
     finetuned: float | None = None
     diverged: str | None = None
     latency: float | None = None
-    spread: str = "even"
+    spread: str | None = None
 
     def event(self) -> dict[str, Any]:
         """The round as ``on_event`` reports it."""
         measured = {} if self.latency is None else {"latency": self.latency}
-        spread = {"spread": self.spread} if self.widths else {}
+        spread = {} if self.spread is None else {"spread": self.spread}
         return {
             "event": "round",
             "round": self.round,

@@ -106,7 +106,8 @@ class State:
             self._record({})
             return
         content = _read(path)
-        _check_arguments(path, content["arguments"], self._arguments)
+        old = {"spread": "even", **content["arguments"]}  # before there was a choice
+        _check_arguments(path, old, self._arguments)
         self._values = content["stages"]
 
     @staticmethod

@@ -11,6 +11,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 from torch.utils.checkpoint import checkpoint
 
+from rsprune.engine import small_maps
 from rsprune.engine.machine import Machine
 from rsprune.engine.recipe import Recipe
 from rsprune.engine.small_maps import SmallMaps
@@ -96,14 +97,33 @@ def test_what_conv2d_refuses_is_refused(side: int) -> None:
 
 
 @pytest.mark.parametrize("frozen", ["images", "weight", "bias"])
-def test_gradients_that_nobody_needs_are_not_computed(frozen: str) -> None:
+def test_gradients_that_nobody_needs_are_not_computed(
+    frozen: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
     own, images = layer(), drawn(2, 24, 4, 4).requires_grad_(frozen != "images")
     leaves = {"images": images, "weight": own.weight, "bias": own.bias}
     if frozen != "images":
         leaves[frozen].requires_grad_(False)  # type: ignore[union-attr]
+    seen: list[Tensor] = []
+    as_ever = small_maps._seen
+    monkeypatch.setattr(small_maps, "_seen", lambda maps: seen.append(maps) or as_ever(maps))
     with SmallMaps(), half():
-        own(images).sum().backward()
+        scores = own(images)
+    assert len(seen) == 1
+    kept = sum(tensor.numel() for tensor in kept_by(scores))
+    scores.sum().backward()
     assert {name for name, leaf in leaves.items() if leaf.grad is None} == {frozen}  # type: ignore[union-attr]
+    assert len(seen) == (1 if frozen == "images" else 2)  # what outputs are seen by
+    taps, filters = 9 * images.numel(), own.weight.numel()
+    assert kept == {"images": taps, "weight": filters, "bias": taps + filters}[frozen]
+
+
+def kept_by(scores: Tensor) -> list[Tensor]:
+    """What the convolution that gave ``scores`` keeps for its gradient."""
+    node = scores.grad_fn
+    while not hasattr(node, "saved_tensors"):
+        node = node.next_functions[0][0]  # type: ignore[union-attr]
+    return [tensor for tensor in node.saved_tensors if tensor is not None]  # type: ignore[union-attr]
 
 
 def test_what_follows_may_write_in_place() -> None:
@@ -170,17 +190,18 @@ def test_images_of_any_kind(images: Tensor) -> None:
 @pytest.mark.filterwarnings("ignore:.*should not be instantiated:DeprecationWarning")  # torch's own
 def test_a_compiled_network_takes_it_too() -> None:
     """In one graph, which has no convolution left, of which a gradient can be taken."""
-    own, targets = layer(), []
+    own, graphs = layer(), []
 
     def collect(graph: torch.fx.GraphModule, _inputs: Any) -> Any:
-        targets.extend(node.target for node in graph.graph.nodes)
+        graphs.append([node.target for node in graph.graph.nodes])
         return graph
 
     forward = torch.compile(own, dynamic=False, fullgraph=True, backend=collect)
+    with half():
+        forward(drawn(8, 24, 4, 4))
     with SmallMaps(), half():
         expected, scores = own(drawn(8, 24, 4, 4)), forward(drawn(8, 24, 4, 4))
-    assert targets
-    assert torch.conv2d not in targets
+    assert [torch.conv2d in targets for targets in graphs] == [True, False]
     (slopes,), (found,) = (torch.autograd.grad(y.sum(), own.weight) for y in (expected, scores))
     assert torch.equal(scores, expected)
     assert torch.equal(found, slopes)
@@ -212,9 +233,8 @@ def test_other_trainings_do_not(monkeypatch: pytest.MonkeyPatch) -> None:
     assert isinstance(own._small_maps, nullcontext)
 
 
-@compiled
 @pytest.mark.filterwarnings("ignore:.*should not be instantiated:DeprecationWarning")  # torch's own
-@pytest.mark.parametrize("how", [{}, {"compile": True}], ids=str)
+@pytest.mark.parametrize("how", [{}, pytest.param({"compile": True}, marks=compiled)], ids=str)
 def test_activations_may_be_computed_again(how: dict[str, bool]) -> None:
     """``torch.utils.checkpoint`` does so while gradients are taken."""
 

@@ -148,13 +148,15 @@ def test_other_arguments_are_refused_by_name(
     assert (tmp_path / "state.json").read_bytes() == before
 
 
-def test_what_directories_of_earlier_versions_lack_is_not_asked_for(tmp_path: Path) -> None:
-    """``spread``: only a new value is another argument."""
-    with pytest.raises(StoppedError):
-        run(tmp_path, Counter(2, interrupt), rounds=1)
-    assert "spread" not in (tmp_path / "state.json").read_text()
-    with pytest.raises(RunError, match="'spread' was None and is 'cost'"):
-        run(tmp_path, rounds=1, target_macs=0.5, spread="cost")
+def test_directories_from_before_there_was_a_choice_of_spread_are_even(tmp_path: Path) -> None:
+    aim = {"rounds": 1, "target_macs": 0.5}
+    expected = run(tmp_path, **aim, spread="even")
+    state = json.loads((tmp_path / "state.json").read_text())
+    del state["arguments"]["spread"]
+    (tmp_path / "state.json").write_text(json.dumps(state))
+    assert_same(run(tmp_path, **aim, spread="even"), expected)
+    with pytest.raises(RunError, match="'spread' was 'even' and is 'auto'"):
+        run(tmp_path, **aim)
 
 
 def test_cuts_of_earlier_versions_do_not_say_how_they_were_spread(tmp_path: Path) -> None:
