@@ -16,7 +16,7 @@ $(READY): pyproject.toml constraints.txt scripts/setup.sh
 	@bash scripts/setup.sh "$(PYTHON)" "$(VENV)"
 	@touch $@
 
-demo: $(READY) ## compress a small CNN, with a report, in under three minutes
+demo: $(READY) ## compress a small CNN, with a report, in half a minute
 	@rm -rf runs/demo
 	@$(RUN)/rsprune compress recipes/digits.toml --out runs/demo
 

@@ -52,7 +52,7 @@ def _root(
 ) -> None:
     """Compress convolutional networks by sparse optimization.
 
-    Start with `rsprune compress`, which compresses a small network in a minute.
+    Start with `rsprune compress`, which compresses a small network in half a minute.
     Exit codes: 0 done, 1 failed, 2 bad input, 130 stopped by Ctrl-C.
     """
     if context.invoked_subcommand is None:

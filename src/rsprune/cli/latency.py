@@ -24,7 +24,7 @@ from rsprune.cli.full import full_network
 from rsprune.cli.progress import make_console
 from rsprune.cli.settings import Options, Subject, parse_settings, recipe_and_file
 from rsprune.cli.sizes import typed_sizes
-from rsprune.engine.directory import recipe_of
+from rsprune.engine.directory import is_published, recipe_of
 from rsprune.errors import FileFormatError, InvalidParameterError, RecipeError
 from rsprune.metrics.comparison import (
     BATCHES,
@@ -73,7 +73,7 @@ def latency(
     speed-up is that of the medians (± is half the distance of the quartiles);
     the efficiency is the speed-up divided by the ratio of the MACs. Weights
     do not matter for speed: the original has random ones. A run directory
-    keeps the figures in latency.json, for its report.
+    keeps the figures in latency.json, for its report; a published one stays.
 
     [bold]Examples[/bold]
 
@@ -106,7 +106,9 @@ def latency(
         console.print(_table(f"{target}, {typed_sizes(example.shape[1:])}", found))
     for name, reason in found.left_out.items():
         console.print(f"{name} was left out: {reason}", soft_wrap=True)
-    if target.is_dir():
+    if target.is_dir() and is_published(target):
+        console.print("  latency.json stays as it was published", soft_wrap=True)
+    elif target.is_dir():
         path = target / LATENCY
         with suppress(FileFormatError):  # what is damaged is replaced
             found = found.with_rows_of(read_comparison(path)) if path.exists() else found

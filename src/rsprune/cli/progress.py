@@ -130,4 +130,5 @@ def _round_line(event: dict[str, Any]) -> str:
     if event["after"] is None:
         return line
     before, after = event["before"]["macs"], event["after"]["macs"]
-    return f"{line}; cut to {after:,} MACs, {compared(before, after)}"
+    than = " than before it" if event["round"] else ""
+    return f"{line}; cut to {after:,} MACs, {compared(before, after)}{than}"

@@ -13,6 +13,7 @@ from pathlib import Path
 import torch
 
 from rsprune.data.loading import change_folder
+from rsprune.engine.events import EventLog
 from rsprune.engine.recipe import SEARCH, Recipe, read_recipe
 from rsprune.errors import RunError, StorageError
 from rsprune.files import write_atomic
@@ -80,6 +81,12 @@ def recipe_of(directory: Path) -> Recipe:
         return recipe
     even = recipe.compress.model_copy(update={"spread": "even"})  # before there was a choice
     return recipe.model_copy(update={"compress": even})
+
+
+def is_published(directory: Path) -> bool:
+    """Whether it holds a finished run without its state: nothing is written there."""
+    finished = EventLog(directory / "events.jsonl").find("finish") is not None
+    return finished and not (directory / "state").exists()
 
 
 @contextmanager

@@ -20,7 +20,7 @@ import rsprune
 from rsprune.compression import unit_slots
 from rsprune.data import Data
 from rsprune.data import load as load_data
-from rsprune.engine.directory import alone, recipe_of, state_directory
+from rsprune.engine.directory import alone, is_published, recipe_of, state_directory
 from rsprune.engine.evaluate import accuracy
 from rsprune.engine.events import Event, EventLog
 from rsprune.engine.machine import Machine
@@ -47,10 +47,7 @@ def execute(directory: Path, watcher: Watch) -> Event:
 
 
 def _refuse_published(directory: Path) -> None:
-    """A finished run without its state is one that was published: nothing is written there."""
-    if (directory / "state").exists():
-        return
-    if EventLog(directory / "events.jsonl").find("finish") is not None:
+    if is_published(directory):
         raise RunError(
             f"'{directory}' is a finished run without its state, as it is published: there is "
             f"nothing left to run. Measure it with: rsprune evaluate {directory}. Or run it again: "
@@ -176,12 +173,11 @@ class Run:
         recipe = self.recipe
         if recipe.compress.runtime == "onnxruntime":
             require_onnx()
-        if recipe.baseline.epochs and recipe.weights is None:  # else the recursion does it at once
-            cut = recipe.compress.model_dump()
-            targets = {name: cut.pop(name) for name in list(cut) if name.startswith("target_")}
-            rules = {**recipe.recursion.model_dump(), **targets}
-            settings = Settings(lam=recipe.explore.lam, **rules, cut=cut)
-            check_times(self.machine.place(self.model), self.example, settings)
+        cut = recipe.compress.model_dump()
+        targets = {name: cut.pop(name) for name in list(cut) if name.startswith("target_")}
+        rules = {**recipe.recursion.model_dump(), **targets}
+        settings = Settings(lam=recipe.explore.lam, **rules, cut=cut)
+        check_times(self.machine.place(self.model), self.example, settings)
 
     def _recursion(self) -> PruneResult:
         recipe = self.recipe

@@ -32,7 +32,7 @@ from rsprune.optim.diagnostics import sparsity
 
 POWERS = (1e-2, 1e-3, 1e-4, 1e-5)
 TOLERANCE = 0.01
-_HOPELESS = 0.2  # below the wanted accuracy by so much, half-way through, a training is given up
+_HOPELESS = 0.2  # below the wanted accuracy by so much, from half-way on, a training is given up
 _DONE = (TrialState.COMPLETE, TrialState.PRUNED)
 
 
@@ -211,7 +211,8 @@ class _Reporter:
 
     def event(self, event: Event) -> None:
         self.watcher.event(event)
-        if event["event"] == "epoch":
+        # a proximal phase releases weights, which costs an accuracy that the next phase brings back
+        if event["event"] == "epoch" and event["phase"] != "prox":
             self.trial.report(event["validation_accuracy"], event["epoch"])
             if self.trial.should_prune():
                 raise optuna.TrialPruned

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 import sys
 from pathlib import Path
 
@@ -34,6 +35,7 @@ def home(tmp_path_factory: pytest.TempPathFactory) -> Path:
     rsprune.save(slim, home / "slim.safetensors")
     begin(read_recipe(None, {"model": "small_cnn", "data": "digits"}), home / "run")
     write(home / "run")
+    (home / "run" / "state").mkdir()
     rsprune.save(slim, home / "run" / "model.safetensors")
     return home
 
@@ -52,6 +54,15 @@ def test_a_run(home: Path, capsys: Captured) -> None:
     assert f"{found.macs:.2f}x fewer MACs" in out
     assert f"{home / 'run' / 'latency.json'}; rsprune report" in out
     assert err == ""
+
+
+def test_figures_of_a_published_run_stay(home: Path, tmp_path: Path, capsys: Captured) -> None:
+    published = tmp_path / "published"
+    shutil.copytree(home / "run", published, ignore=shutil.ignore_patterns("state"))
+    (published / "latency.json").write_text("as it was")
+    assert run(["latency", str(published), "--runtime", "torch", "--batch", "1", *QUICKLY]) == 0
+    assert "latency.json stays as it was published" in capsys.readouterr().out
+    assert (published / "latency.json").read_text() == "as it was"
 
 
 def test_a_file_as_json(home: Path, capsys: Captured) -> None:

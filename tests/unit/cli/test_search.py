@@ -51,7 +51,7 @@ def test_killed_and_resumed_it_prints_the_table_and_the_choice(
     assert output.err == ""
     assert events(here / "x")[: len(before) - 1] == before[:-1]
     assert explored(here / "x") == [
-        (0.3, 1), (0.3, 2), *((1e-3, n) for n in (1, 2, 3, 4)), *((1e-5, n) for n in (1, 2, 3, 4)),
+        *((0.3, n) for n in (1, 2, 3)), *((1e-3, n) for n in (1, 2, 3, 4)), *((1e-5, n) for n in (1, 2, 3, 4)),
     ]  # fmt: skip
     rows = [line.split("\u2502") for line in output.out.splitlines() if "\u2502" in line]
     assert [row[1].strip() for row in rows] == ["0.3", "0.001", "1e-05"]

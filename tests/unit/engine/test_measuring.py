@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 from torch import nn
 
+import rsprune
 from rsprune.compression import widths
 from rsprune.engine import run as engine
 from rsprune.engine.directory import begin
@@ -14,6 +15,7 @@ from rsprune.engine.machine import Machine
 from rsprune.engine.recipe import read_recipe
 from rsprune.engine.run import Run, execute
 from rsprune.errors import ExportError, InvalidParameterError, RecipeError, RunError
+from rsprune.models import SmallCNN
 from rsprune.structure.groups import ChannelGraph
 from tests.integration.killing import OPTIONS, Quiet
 from tests.unit.compression.clocks import PaperClock
@@ -55,14 +57,16 @@ def begun(directory: Path, **changes: str) -> Path:
     return directory
 
 
+@pytest.mark.parametrize("trained", [False, True])
 def test_an_impossible_target_shows_before_any_training(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    trained: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def slow(model: nn.Module, graph: ChannelGraph, _options: object) -> PaperClock:
         return PaperClock(model, *graph.arguments[0], fixed=1.0)
 
     monkeypatch.setattr(widths, "machine", slow)
-    directory = begun(tmp_path / "run")
+    rsprune.save(SmallCNN(width=8), weights := tmp_path / "trained.safetensors")
+    directory = begun(tmp_path / "run", **({"weights": str(weights)} if trained else {}))
     with pytest.raises(InvalidParameterError, match=r"'target_latency'.*at least 1\.00"):
         execute(directory, Quiet())
     assert not (directory / "events.jsonl").exists()

@@ -9,6 +9,9 @@ import pytest
 
 pytest.importorskip("optuna")
 
+import optuna
+
+from rsprune.engine import search
 from rsprune.engine.directory import begin
 from rsprune.engine.recipe import read_recipe
 from rsprune.engine.search import Search, Tried, search_lambda
@@ -60,12 +63,12 @@ def whole(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Search, Watch
 
 
 def test_the_largest_penalty_that_keeps_the_accuracy(whole: tuple[Path, Search, Watch]) -> None:
-    """One is hopeless and given up half-way; of the others, more penalty makes more zeros."""
+    """One is hopeless and given up; of the others, more penalty makes more zeros."""
     _, found, _ = whole
     assert [one.lam for one in found.tried] == [0.3, 1e-3, 1e-5]
     hopeless, strong, weak = found.tried
     assert (hopeless.accuracy, hopeless.remark) == (None, "given up: the accuracy fell too far")
-    assert hopeless.epochs == 2
+    assert hopeless.epochs == 3  # the second ends a proximal phase, which is not judged
     assert (strong.epochs, weak.epochs) == (4, 4)
     assert strong.sparsity is not None
     assert weak.sparsity is not None
@@ -159,3 +162,14 @@ def test_the_choice() -> None:
             ((1e-2, None), (1e-3, 0.7), (1e-4, 0.9), (1e-5, 0.95))]  # fmt: skip
     assert Search(0.95, 0.9, tuple(rows)).choice == 1e-4
     assert Search(0.95, 0.99, tuple(rows)).choice is None
+
+
+def test_a_proximal_phase_is_not_judged() -> None:
+    """It costs accuracy for as long as it lasts; what follows is judged."""
+    study = optuna.create_study(pruner=optuna.pruners.ThresholdPruner(lower=0.8))
+    reporter = search._Reporter(Watch(), study.ask())
+    low = {"event": "epoch", "stage": "explore", "round": 0, "validation_accuracy": 0.4}
+    reporter.event({**low, "epoch": 1, "phase": "prox"})
+    for number, phase in enumerate(("orthant", None), 2):  # other optimizers have no phases
+        with pytest.raises(optuna.TrialPruned):
+            reporter.event({**low, "epoch": number, "phase": phase})
