@@ -51,8 +51,9 @@ def test_killed_and_resumed_it_prints_the_table_and_the_choice(
     assert output.err == ""
     assert events(here / "x")[: len(before) - 1] == before[:-1]
     assert explored(here / "x") == [
-        *((0.3, n) for n in (1, 2, 3)), *((1e-3, n) for n in (1, 2, 3, 4)), *((1e-5, n) for n in (1, 2, 3, 4)),
-    ]  # fmt: skip
+        *((0.3, n) for n in (1, 2, 3)),
+        *((lam, n) for lam in (1e-3, 1e-5) for n in (1, 2, 3, 4)),
+    ]
     rows = [line.split("\u2502") for line in output.out.splitlines() if "\u2502" in line]
     assert [row[1].strip() for row in rows] == ["0.3", "0.001", "1e-05"]
     assert [row[6].strip() for row in rows] == ["given up: the accuracy fell too far", "chosen", ""]
