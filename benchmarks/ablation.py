@@ -15,8 +15,9 @@ those of the last. Some changes are not all that they seem:
 - Epsilon, the floor of the rule's widths, is compared without a target, which would scale it away,
   and at 5 times the base's lambda, so that there are zeros enough for it.
 - Selection at random is one draw, the same for every seed.
-- HSPG's lambda is 50 times the base's, since it acts on the norm of a filter and not on a weight.
-  With zero-groups the units that became zero go, without a target: look at the MACs it reached.
+- HSPG's lambda is 20 times the base's, since it acts on the norm of a filter and not on a weight.
+  With zero-groups, and 70 times, the units that became zero go, without a target: look at the MACs
+  it reached.
 - RDA has no learning rate; its gamma is chosen so that its penalty reaches as far as the base's in
   the 380 steps of six epochs of 8,000 images. Other lengths or rates want another gamma.
 - A network that is initialised anew has the learning rate and the epochs of a fine-tuning.
@@ -64,7 +65,7 @@ BASE = {
 ROUNDS = (1, 2, 3)
 LAMBDAS = (0.2, 0.5, 1, 2, 5)  # times the base's
 EPSILON_TIMES = 5  # the penalty at which a floor has something to hold
-HSPG_TIMES = 50
+HSPG_TIMES, ZERO_GROUPS_TIMES = 20, 70
 RDA_GAMMA = 5.0  # whose threshold, sqrt(steps) / gamma, then grows as far as the base's lr * steps
 HEADS = (
     "change", "zeros after exploring", "validation accuracy", "test accuracy", "fewer MACs",
@@ -132,13 +133,14 @@ def changes(base: Recipe) -> dict[str, dict[str, Change]]:
 
 def _optimizers(explore: Explore) -> dict[str, Change]:
     hspg = {"explore.optimizer": "hspg", "explore.lam": HSPG_TIMES * explore.lam}
+    alone = {**hspg, "explore.lam": ZERO_GROUPS_TIMES * explore.lam}
     usual = Compress()  # type: ignore[call-arg]
     unaimed = {f"compress.{key}": getattr(usual, key) for key in (*RATIO_ONLY, "spread")}
     return {
         **{name: {"explore.optimizer": name} for name in ("obprox-sg", "prox-sg")},
         "rda": {"explore.optimizer": "rda", "explore.dual_gamma": RDA_GAMMA},
         "hspg": hspg,
-        "hspg-zero-groups": {**hspg, **unaimed, "compress.mode": "zero-groups"},
+        "hspg-zero-groups": {**alone, **unaimed, "compress.mode": "zero-groups"},
     }
 
 

@@ -117,6 +117,8 @@ def test_every_change_has_the_budget_of_the_base(command: list[str]) -> None:
     assert found["distillation-0.9"][1].finetune.distill == 0.9
     assert found["prox-share-75"][1].explore.prox_epochs == 4.5
     assert found["rounds-3"][1].explore.prox_epochs == 1
+    assert found["optimizer-hspg"][1].explore.lam == 0.02
+    assert found["optimizer-hspg-zero-groups"][1].explore.lam == 0.07
     assert found["optimizer-hspg-zero-groups"][1].compress.target_macs is None
     other = ablation.rows(base(command, ablation, "--compress.select", "thinet"))
     assert other["select-thinet"][0] == "base"
