@@ -85,8 +85,9 @@ def recipe_of(directory: Path) -> Recipe:
 
 def is_published(directory: Path) -> bool:
     """Whether it holds a finished run without its state: nothing is written there."""
-    finished = EventLog(directory / "events.jsonl").find("finish") is not None
-    return finished and not (directory / "state").exists()
+    if (directory / "state").exists():
+        return False
+    return EventLog(directory / "events.jsonl").find("finish") is not None
 
 
 @contextmanager
